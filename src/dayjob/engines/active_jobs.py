@@ -5,7 +5,7 @@ The memory engine has all its jobs here. SlateDB has those that wait or run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 
@@ -118,15 +118,10 @@ class ActiveJobs:
 
     def take_ended(self, limit: int, now: int) -> list[Entry]:
         """Remove up to ``limit`` reservations that have ended. Return their ends and ids."""
-        ended: list[Entry] = []
-        while len(ended) < limit:
-            entry = self._reservations.peek()
-            if entry is None or entry[0] > now:
-                break
-            self._reservations.pop()
-            del self._reserved[entry[1]]
-            self._window_jobs.pop(entry[1], None)
-            ended.append(entry)
+        ended = self._reservations.take(limit, now)
+        for _, key in ended:
+            del self._reserved[key]
+            self._window_jobs.pop(key, None)
         return ended
 
     def add(self, record: Record) -> None:
@@ -135,7 +130,6 @@ class ActiveJobs:
         self._keys.add(record.key)
 
     def hold(self, record: Record) -> None:
-        """Register the dedup key that the record holds, if it holds one."""
         if record.held_key is not None:
             pair = ("" if record.dedup_global else record.queue, record.held_key)
             self.held[pair] = record.key
@@ -160,7 +154,7 @@ class ActiveJobs:
         if state is JobState.PENDING:
             self.pending_of(record.queue).push((record.priority, record.turn, key))
         elif state is JobState.LIMITED:
-            self._line_of(record).push(record.order)
+            self.line_of(record).push(record.order)
         else:
             self.due.push((record.run_us, key))
         if record.expires_us is not None and record.attempts == 0:
@@ -172,39 +166,13 @@ class ActiveJobs:
 
     # In order.
 
-    def _line_of(self, record: Record) -> LazyHeap[Place]:
+    def line_of(self, record: Record) -> LazyHeap[Place]:
         assert record.limited_by is not None
         bucket, queue = record.limited_by, record.queue
         lines = self.lines.setdefault(bucket, {})
         if queue not in lines:
             lines[queue] = LazyHeap(partial(self._is_in_line, bucket, queue), self.jobs)
         return lines[queue]
-
-    def line_queues(self, bucket: str) -> list[str]:
-        """Return the queues with a line for the bucket. Empty lines are dropped."""
-        lines = self.lines.get(bucket)
-        if lines is None:
-            return []
-        for queue in [queue for queue, heap in lines.items() if heap.peek() is None]:
-            del lines[queue]
-        if not lines:
-            del self.lines[bucket]
-        return list(lines)
-
-    def line(self, bucket: str, queue: str) -> Iterator[Record]:
-        heap = self.lines.get(bucket, {}).get(queue)
-        if heap is None:
-            return
-        seen: list[Place] = []
-        try:
-            while (entry := heap.peek()) is not None:
-                if not seen or entry != seen[-1]:
-                    yield self.jobs[entry[2]]
-                    seen.append(entry)
-                heap.pop()
-        finally:
-            for entry in seen:
-                heap.push(entry)
 
     def pending_of(self, queue: str) -> LazyHeap[Place]:
         heap = self._pending.get(queue)
@@ -233,19 +201,8 @@ class ActiveJobs:
                 heap.push(entry)
 
     def take(self, heap: LazyHeap[Entry], limit: int, now: int) -> list[Record]:
-        """Remove up to ``limit`` jobs whose time has come from the heap. Return each once."""
-        taken: dict[bytes, Record] = {}
-        while len(taken) < limit:
-            entry = heap.peek()
-            if entry is None or entry[0] > now:
-                break
-            heap.pop()
-            taken[entry[1]] = self.jobs[entry[1]]
-        return list(taken.values())
-
-    def next_due(self) -> int | None:
-        entries = (self.due.peek(), self.expiries.peek())
-        return min((entry[0] for entry in entries if entry is not None), default=None)
+        """Remove up to ``limit`` jobs whose time has come from the heap."""
+        return [self.jobs[key] for _, key in heap.take(limit, now)]
 
     def claimed_by(self, workers: Container[str | None], limit: int) -> list[Record]:
         running = (self.jobs.get(key) for _, key in self.leases)
@@ -260,22 +217,6 @@ class ActiveJobs:
                 break
             found[record.key] = record
         return list(found.values())
-
-    def cancel_requests(self) -> list[tuple[bytes, bytes]]:
-        found = [record for key in self.cancelling if (record := self.jobs.get(key)) is not None]
-        running = [record for record in found if record.cancel_requested and record.state is JobState.RUNNING]
-        self.cancelling = {record.key for record in running}
-        return [(record.key, record.claim) for record in running]
-
-    def position(self, key: bytes, limit: int) -> int:
-        record = self.jobs.get(key)
-        if record is None:
-            return 0
-        if record.state is JobState.LIMITED:
-            return self._line_of(record).count_before(record.order, limit)
-        if record.state is not JobState.PENDING:
-            return 0
-        return self.pending_of(record.queue).count_before(record.order, limit)
 
     # Listings.
 
@@ -302,17 +243,14 @@ class ActiveJobs:
 
     def candidates(self, queue: str | None, state: JobState | None) -> Iterable[bytes]:
         """Return the ids of all jobs of the queue in the state, and maybe of other jobs."""
-        heaps: Sequence[LazyHeap[Entry]]
         if state is JobState.PENDING:
             pending = [heap for name, heap in self._pending.items() if queue in (None, name)]
             return (key for heap in pending for _, _, key in heap)
         if state is JobState.SCHEDULED:
-            heaps = [self.due]
-        elif state is JobState.RUNNING:
-            heaps = [self.leases]
-        else:
-            return self.jobs
-        return (key for heap in heaps for _, key in heap)
+            return (key for _, key in self.due)
+        if state is JobState.RUNNING:
+            return (key for _, key in self.leases)
+        return self.jobs
 
 
 class ActiveStore(Store):
@@ -360,11 +298,7 @@ class ActiveStore(Store):
         self._bucket_dues.fill((state.due, name) for name, state in buckets.items() if state.due is not None)
 
     def buckets_due(self, limit: int, now: int) -> Sequence[str]:
-        due: list[str] = []
-        while len(due) < limit and (entry := self._bucket_dues.peek()) is not None and entry[0] <= now:
-            self._bucket_dues.pop()
-            due.append(entry[1])
-        return due
+        return [name for _, name in self._bucket_dues.take(limit, now)]
 
     def remove_idle(self, limit: int, now: int) -> None:
         idle = [name for name, bucket in self._buckets.items() if bucket.is_idle(now)]
@@ -381,10 +315,29 @@ class ActiveStore(Store):
         return bool(self.active.lines)
 
     def line_queues(self, bucket: str) -> Sequence[str]:
-        return self.active.line_queues(bucket)
+        """Empty lines are dropped."""
+        all_lines = self.active.lines
+        lines = all_lines.get(bucket, {})
+        for queue in [queue for queue, heap in lines.items() if heap.peek() is None]:
+            del lines[queue]
+        if not lines:
+            all_lines.pop(bucket, None)
+        return list(lines)
 
     def line(self, bucket: str, queue: str) -> Iterator[Record]:
-        return self.active.line(bucket, queue)
+        heap = self.active.lines.get(bucket, {}).get(queue)
+        if heap is None:
+            return
+        seen: list[Place] = []
+        try:
+            while (entry := heap.peek()) is not None:
+                if not seen or entry != seen[-1]:
+                    yield self.active.jobs[entry[2]]
+                    seen.append(entry)
+                heap.pop()
+        finally:
+            for entry in seen:
+                heap.push(entry)
 
     def lines_of(self, limit: str) -> Sequence[str]:
         return [name for name in self.active.lines if limit in (name, limit_name(name))]
@@ -407,21 +360,50 @@ class ActiveStore(Store):
         if turn > self.turns.get((queue, tenant), 0):
             self.turns[queue, tenant] = turn
 
+    # Reservations.
+
+    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
+        return self.active.reserved_ids(keys, now)
+
+    def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
+        for key in keys:
+            self._reserve(key, until)
+
+    def hold_key(self, job: Insertion, until: int) -> None:
+        self._reserve(job.window, until, job.key)
+
+    def _reserve(self, key: bytes, until: int, job: bytes | None = None) -> int | None:
+        return self.active.reserve(key, until, job)
+
+    def free_ids(self, limit: int, now: int) -> int:
+        return len(self.active.take_ended(limit, now))
+
+    # Jobs.
+
     def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
         return self.active.jobs
 
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
-        return self.active.cancel_requests()
+        active = self.active
+        found = [record for key in active.cancelling if (record := active.jobs.get(key)) is not None]
+        running = [record for record in found if record.cancel_requested and record.state is JobState.RUNNING]
+        active.cancelling = {record.key for record in running}
+        return [(record.key, record.claim) for record in running]
 
     def next_due(self) -> int | None:
-        due, entry = self.active.next_due(), self._bucket_dues.peek()
-        return due if entry is None else entry[0] if due is None else min(due, entry[0])
+        entries = (self.active.due.peek(), self.active.expiries.peek(), self._bucket_dues.peek())
+        return min((entry[0] for entry in entries if entry is not None), default=None)
 
     def due(self, limit: int, now: int) -> Sequence[Record]:
         return self.active.take(self.active.due, limit, now)
 
     async def position(self, key: bytes, limit: int) -> int:
-        return self.active.position(key, limit)
+        record = self.active.jobs.get(key)
+        if record is None or record.state not in (JobState.PENDING, JobState.LIMITED):
+            return 0
+        limited = record.state is JobState.LIMITED
+        heap = self.active.line_of(record) if limited else self.active.pending_of(record.queue)
+        return heap.count_before(record.order, limit)
 
     def _lacks_dead(self, state: JobState, queue: str | None) -> bool:
         """Return whether the state is dead, and the queue has no dead jobs."""

@@ -26,7 +26,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -38,6 +38,8 @@ from dayjob.model.limits import LimitInfo, Units
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
 
+Reply = TypeVar("Reply")
+
 BATCH = 10_000
 """The largest number of jobs in one commit."""
 
@@ -46,7 +48,6 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 ID_RESERVATION = 3600 * SECOND
 """Microseconds after its insert for which an id that the caller gave counts as existing."""
-
 
 LIMITS = "limit"
 """The kind of the documents with the stored limits, by name."""
@@ -174,6 +175,11 @@ class Insertion(Struct, gc=False):
     """The engine sets it, for a job that joins a line."""
     reserve_id: bool = False
     """Whether the caller gave the id, so that it is reserved for ``ID_RESERVATION``."""
+
+    @property
+    def debounced(self) -> bool:
+        """Whether it may replace the call of a waiting job, or opens a window."""
+        return self.dedup_latest or self.dedup_for is not None
 
     @property
     def dedup_scope(self) -> str:
@@ -386,11 +392,9 @@ class Engine(Protocol):
 
     async def open(self) -> None:
         """Connect; create the layout or migrate an older one; refuse a newer one with ``ConfigError``."""
-        ...
 
     async def close(self) -> None:
         """Finish the calls under way and release the storage. Claims stay as they are."""
-        ...
 
     async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
         """Store the jobs with their kv writes.
@@ -404,14 +408,12 @@ class Engine(Protocol):
         ``docs/design/0025-flow-control.md``. A job with ``reserve_id`` reserves its id in the same commit.
         Until the reservation ends, the id counts as existing for such jobs, even if the job was removed.
         """
-        ...
 
     def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> Coroutine[Any, Any, list[Enqueued]]:
         """``insert`` inside the open transaction of the caller's connection, which commits or rolls back.
 
         With a synchronous connection the coroutine ends without waiting, so that any thread can run it.
         """
-        ...
 
     async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
         """Claim pending jobs in ``(priority, turn, id)`` order.
@@ -425,7 +427,6 @@ class Engine(Protocol):
         dedup keys held until the claim. Quarantines a record that can't be decoded and claims another. A
         request ends when its payloads reach ``BATCH_BYTES``, so that the size of a reply is bounded.
         """
-        ...
 
     async def insert_and_claim(
         self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], token: Token | None = None
@@ -435,14 +436,12 @@ class Engine(Protocol):
         One commit where that is faster, else two. If the claim fails, the jobs are stored and none is
         claimed.
         """
-        ...
 
     def wake_others(self, queues: Sequence[str]) -> None:
         """Wake claims of other processes, as a new job does: these queues may have jobs that are left.
 
         Without effect where a new job wakes every waiting claim.
         """
-        ...
 
     async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
         """Apply each settlement whose claim is current, by the rules of the lifecycle. Return the new states.
@@ -450,73 +449,57 @@ class Engine(Protocol):
         None means that the claim was lost; then nothing of that settlement was written. Every verb that ends
         a run gives its room back and wakes the lines of its limits, in the same commit.
         """
-        ...
 
     async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
         """Set new leases for the claims that are current. A cancel request stays, and is in the reply."""
-        ...
 
     async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         """Store the progress of the claims that are current. A new claim starts with none."""
-        ...
 
     async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
         """End waiting jobs as cancelled; store a cancel request for running ones."""
-        ...
 
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         """Return the claims ``(key, claim)`` of all running jobs with a cancel request."""
-        ...
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
         """Return the full records."""
-        ...
 
     async def find(self, query: JobQuery) -> list[Job]:
         """Return full records in id order."""
-        ...
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         """Return full records of dead jobs, the latest failure first: by finish time, then by id, descending.
 
         ``before`` is an exclusive cursor: the finish time and the id of the last one seen.
         """
-        ...
 
     async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
         """Make dead jobs pending, without attempts, error, finish time or expiry. False for any other job."""
-        ...
 
     async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
         """Requeue up to ``limit`` dead jobs of the queue, in id order. Return their number."""
-        ...
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         """Remove up to ``limit`` dead jobs, of the queue or of all queues. Return their number."""
-        ...
 
     async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         """Remove those of the jobs that are dead. Return their number."""
-        ...
 
     async def reschedule(self, changes: Sequence[Reschedule], token: Token | None = None) -> list[bool]:
         """Change the due time or the priority of waiting jobs. False for any other job."""
-        ...
 
     async def stats(self) -> dict[str, QueueStats]:
         """Return the counters of every queue ever used, in name order."""
-        ...
 
     async def pending_queues(self) -> list[str]:
         """Return the queues with pending jobs, in name order. Idle queues should cost little."""
-        ...
 
     async def position(self, key: bytes, limit: int) -> int:
         """Count the pending jobs of its queue that precede a pending job, up to ``limit``; else 0.
 
         For a limited job, count the jobs of its queue that precede it in its line.
         """
-        ...
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
@@ -524,11 +507,9 @@ class Engine(Protocol):
         self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
     ) -> None:
         """Put the values; None deletes."""
-        ...
 
     async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         """Stop or start claims from the queue, in all processes. The queue counts as used."""
-        ...
 
     async def paused(self) -> set[str]: ...
 
@@ -537,14 +518,12 @@ class Engine(Protocol):
 
         Up to ``limit`` of each kind. Return how many jobs became pending, and the jobs that ended.
         """
-        ...
 
     async def next_due(self) -> int | None:
         """Return microseconds until the next job or line is due or the next job expires: 0 if one is.
 
         None if there is none.
         """
-        ...
 
     async def reap(
         self, limit: int, expired_by: int | None = None, token: Token | None = None
@@ -555,11 +534,9 @@ class Engine(Protocol):
         it, and renewals written. With 0 no lease has expired, so only claims of dead processes end. With a
         time, the call succeeds only while renewals can be written, even if there is no claim to end.
         """
-        ...
 
     async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
         """End up to ``limit`` claims of dead workers, as if their leases had expired."""
-        ...
 
     async def sweep(
         self, limit: int, over_by: int | None = None, token: Token | None = None
@@ -569,7 +546,6 @@ class Engine(Protocol):
         Those are reservations of ids, and windows of dedup keys. None stands for now. Up to ``limit`` jobs
         and as many reservations. Return the number of each.
         """
-        ...
 
     async def sweep_finished(
         self, state: JobState, age: int, after: bytes | None, limit: int, token: Token | None = None
@@ -578,26 +554,21 @@ class Engine(Protocol):
 
         Examines up to ``limit`` jobs after the cursor. Return the number removed, and the next cursor if any.
         """
-        ...
 
     async def set_limit(self, name: str, value: bytes | None, token: Token | None = None) -> int:
         """Write the document ``(LIMITS, name)`` and wake the lines of its buckets, up to ``BATCH`` jobs.
 
         None removes it. Return the number of jobs that became pending. Repeat the call if it is ``BATCH``.
         """
-        ...
 
     async def limits(self) -> list[LimitInfo]:
         """Return the stored limits by name, each with the units and the limited jobs of all its buckets."""
-        ...
 
     async def bucket_due(self, name: str) -> int | None:
         """Return the time at which the next job of a bucket's lines gets its tokens, if one waits."""
-        ...
 
     async def documents(self, kind: str) -> tuple[int, list[Document]]:
         """Return the engine's time, and the documents of the kind, in the byte order of their names."""
-        ...
 
     async def compare_and_set(
         self,
@@ -611,8 +582,6 @@ class Engine(Protocol):
         Return False, and write nothing, otherwise. No two writes are for the same document. ``announce``
         publishes the ``documents_topic`` of their kinds.
         """
-        ...
 
     async def diagnose(self) -> list[Diagnostic]:
         """Return the version of the layout, and the settings of the storage that jobs depend on."""
-        ...

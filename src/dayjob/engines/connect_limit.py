@@ -72,7 +72,6 @@ class ConnectLimit:
             return max(pause, 0.0)
 
     def end(self, failure: Exception | None) -> None:
-        """End an attempt that has begun."""
         with self._guard:
             self._failure = failure
             self._trying = False

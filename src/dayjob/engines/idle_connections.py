@@ -7,7 +7,7 @@ has heartbeats to store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 Connection = TypeVar("Connection")
@@ -29,9 +29,6 @@ class IdleConnections(Generic[Connection]):
 
     def __bool__(self) -> bool:
         return bool(self._stack)
-
-    def __iter__(self) -> Iterator[Connection]:
-        return iter(self._stack)
 
     def push(self, connection: Connection) -> None:
         self._stack.append(connection)
@@ -58,7 +55,6 @@ class IdleConnections(Generic[Connection]):
             self._timer = asyncio.get_running_loop().call_later(KEPT, self.trim)
 
     def clear(self) -> list[Connection]:
-        """Remove all connections and return them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

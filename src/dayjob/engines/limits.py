@@ -8,9 +8,9 @@ too few is a bug. The rules are in ``docs/design/0025-flow-control.md``.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -42,55 +42,43 @@ class BucketState(Struct, gc=False):
         return self.running == 0 and self.tat <= now and self.due is None
 
 
-class LimitStore(ABC):
+class LimitStore(Protocol):
     """The part of the store port that limits need."""
 
     topics: set[Topic]
 
-    @abstractmethod
     def limit_values(self) -> Mapping[str, bytes]:
         """Return the stored limits by name."""
 
-    @abstractmethod
     def bucket(self, name: str) -> BucketState | None: ...
 
-    @abstractmethod
     def save_bucket(self, name: str, state: BucketState | None) -> None:
         """Store the state of a bucket, or remove the bucket."""
 
-    @abstractmethod
     def buckets_due(self, limit: int, now: int) -> Sequence[str]:
         """Return buckets whose due time has come."""
 
-    @abstractmethod
     def remove_idle(self, limit: int, now: int) -> None:
         """Remove idle buckets, and the turns of tenants without jobs."""
 
-    @abstractmethod
     def has_lines(self) -> bool:
         """Return whether any job is limited."""
 
-    @abstractmethod
     def line_queues(self, bucket: str) -> Sequence[str]:
         """Return the queues that have a line for the bucket."""
 
-    @abstractmethod
     def line(self, bucket: str, queue: str) -> Iterator[Record]:
         """Iterate over the jobs of a line in order. It is not changed meanwhile."""
 
-    @abstractmethod
     def lines_of(self, limit: str) -> Sequence[str]:
         """Return the buckets of the limit that have lines."""
 
-    @abstractmethod
     async def limit_use(self) -> Mapping[str, tuple[int, int]]:
         """Return the running units and the number of limited jobs of buckets."""
 
-    @abstractmethod
     def save(self, record: Record, before: JobState) -> None:
         """Store a changed record, or delete the job if it is ``removed``. ``before`` is its last state."""
 
-    @abstractmethod
     def count(self, deltas: Mapping[tuple[str, JobState], int]) -> None:
         """Add to the counters. A new queue is added."""
 

@@ -14,7 +14,6 @@ from dayjob.engines import verbs
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
-    Diagnostic,
     Document,
     DocumentWrite,
     Insertion,
@@ -22,6 +21,7 @@ from dayjob.engines.base import (
     Progress,
     Renewal,
     Renewed,
+    Reply,
     Reschedule,
     RetentionByQueue,
     SettleOp,
@@ -35,7 +35,6 @@ from dayjob.model.limits import LimitInfo
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import Signals, Topic
 
-Reply = TypeVar("Reply")
 StoreType = TypeVar("StoreType", bound=Store)
 Verb = Callable[[StoreType], Coroutine[Any, Any, Reply]]
 TimedVerb = Callable[[StoreType, int], Coroutine[Any, Any, Reply]]
@@ -84,7 +83,7 @@ class Subscribers:
 
 
 class LocalEngine(ABC, Generic[StoreType]):
-    """The verbs of ``engines.base.Engine``, run on a store in the engine's own way.
+    """The verbs of ``engines.base.Engine``, run on a store in the engine's own way, but not its opening.
 
     ``_write`` runs a verb and publishes its topics after the commit. ``_read`` runs one that changes nothing.
     """
@@ -98,12 +97,6 @@ class LocalEngine(ABC, Generic[StoreType]):
         self.ended: deque[EndedJob] = deque()
         self.skipped: set[bytes] = set()
         self._clock = clock
-
-    @abstractmethod
-    async def open(self) -> None: ...
-
-    @abstractmethod
-    async def close(self) -> None: ...
 
     @abstractmethod
     async def _write(
@@ -134,9 +127,6 @@ class LocalEngine(ABC, Generic[StoreType]):
             return lambda store: verb(store, SYSTEM.now())
         now = self._clock.now()
         return lambda store: verb(store, now)
-
-    @abstractmethod
-    async def diagnose(self) -> list[Diagnostic]: ...
 
     # Verbs of every job return the coroutine of ``_write``: another one around it would cost time.
 

@@ -40,7 +40,6 @@ class LazyHeap(Generic[Item]):
             heapify(self._heap)
 
     def fill(self, items: Iterable[Item]) -> None:
-        """Push many entries at once."""
         self._heap += items
         heapify(self._heap)
 
@@ -51,6 +50,15 @@ class LazyHeap(Generic[Item]):
                 return heap[0]
             heappop(heap)
         return None
+
+    def take(self, limit: int, until: int) -> list[Item]:
+        """Remove up to ``limit`` entries whose time, their first item, has come. Return each once."""
+        taken: list[Item] = []
+        while len(taken) < limit and (entry := self.peek()) is not None and entry[0] <= until:
+            heappop(self._heap)
+            if not taken or entry != taken[-1]:
+                taken.append(entry)
+        return taken
 
     def count_before(self, item: Item, limit: int) -> int:
         """Count the current entries that precede the item, up to ``limit``.

@@ -13,7 +13,6 @@ from dayjob.model.job import (
     CRASHES,
     ERRORS_KEPT,
     FINISHED,
-    LEASE_EXPIRED,
     NO_CLAIM,
     WAITING,
     CancelOutcome,
@@ -24,6 +23,10 @@ from dayjob.model.job import (
 )
 from dayjob.model.lifecycle import EXPIRED, UNCONDITIONAL, Transition, counted, next_state
 from dayjob.model.limits import Units
+
+
+class Corrupt(Exception):
+    """A part of a stored job can't be decoded. The text names it."""
 
 
 class Record(Struct, gc=False):
@@ -116,7 +119,6 @@ def new_facts(job: Insertion, now: int) -> Facts:
 
 
 def new_record(job: Insertion, run_at: int, expires_at: int | None, now: int) -> Record:
-    """Return the record of a new job."""
     return Record(
         job.key, job.queue, new_state(job, run_at, now), job.priority, 0, job.max_attempts, 0, run_at,
         expires_us=expires_at, held_key=job.dedup_key, dedup_until=job.dedup_until,
@@ -186,7 +188,7 @@ def current(state: str, claim: bytes, claimed: bytes) -> bool:
     return state == JobState.RUNNING and claim == claimed
 
 
-def end_claim(record: Record, retention: RetentionTimes, now: int, reason: str = LEASE_EXPIRED) -> None:
+def end_claim(record: Record, retention: RetentionTimes, now: int, reason: str) -> None:
     """End the claim without its worker: the job gets another run, or is dead if no attempt is left.
 
     The last attempt of a job that was not suspect does not count: another job may have ended the worker.

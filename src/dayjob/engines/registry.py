@@ -63,11 +63,9 @@ class Layout(Protocol):
 
     async def script(self, since: int | None = None) -> str:
         """Return the script from a version, or from the stored one, to the newest; 0 creates them."""
-        ...
 
     async def apply(self, on_progress: Callable[[str], None]) -> tuple[int, int]:
         """Migrate them. Return the versions before and after, 0 for none."""
-        ...
 
 
 class Location(Struct, frozen=True):

@@ -10,31 +10,32 @@ read may fail, so a verb awaits all its reads before its first change.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
-from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
+from dayjob.engines.base import Document, Insertion, JobQuery, Reply, SettleOp
 from dayjob.engines.limits import Limiter, LimitStore
 from dayjob.engines.record import Record
 from dayjob.model.job import EndedJob, Job, JobState, QueueStats
 from dayjob.runtime.signals import Topic
 
-Reply = TypeVar("Reply")
-
 Deltas = Mapping[tuple[str, JobState], int]
 """Changes of the counters, by queue and state."""
 
 
-class Store(LimitStore):
+class Store(LimitStore, Protocol):
     """The jobs, counters, kv pairs and documents of one storage."""
 
+    topics: set[Topic]
+    """The topics to publish after the commit."""
+    quarantined: list[EndedJob]
+    """Jobs that were quarantined. The next claim takes them out."""
+    _limiter: Limiter | None
+
     def __init__(self) -> None:
-        self.topics: set[Topic] = set()
-        """The topics to publish after the commit."""
-        self.quarantined: list[EndedJob] = []
-        """Jobs that were quarantined. The next claim takes them out."""
-        self._limiter: Limiter | None = None
+        self.topics = set()
+        self.quarantined = []
+        self._limiter = None
 
     # Limits and turns.
 
@@ -50,15 +51,12 @@ class Store(LimitStore):
             self._limiter.finish()
             self._limiter = None
 
-    @abstractmethod
     def backlog(self, queue: str) -> int:
         """Return the number of pending and limited jobs of a queue."""
 
-    @abstractmethod
     def next_turn(self, queue: str, tenant: str) -> int:
         """Return the turn of the tenant's next job: that of the queue, or a later one."""
 
-    @abstractmethod
     def save_turn(self, queue: str, tenant: str | None, turn: int) -> None:
         """Store the first turn that is free for the tenant, or the turn of the queue. It never goes back."""
 
@@ -66,6 +64,7 @@ class Store(LimitStore):
 
     async def prepare_insert(self, jobs: Iterable[Insertion]) -> None:
         """Read which of the ids exist, and the jobs to replace, if ``add`` can't do so itself."""
+        return
 
     def add_all(self, jobs: Sequence[Insertion], times: Sequence[tuple[int, int | None]], now: int) -> bool:
         """Store jobs without dedup keys in one operation, or none if an id exists. Return whether it did.
@@ -74,35 +73,28 @@ class Store(LimitStore):
         """
         return False
 
-    @abstractmethod
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
         """Store the job. If its id exists or its dedup key is held, store nothing and return the other id."""
 
-    @abstractmethod
     def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
         """Return those of the ids that are reserved."""
 
-    @abstractmethod
     def reserve_ids(self, keys: Sequence[bytes], until: int) -> None: ...
 
-    @abstractmethod
     def hold_key(self, job: Insertion, until: int) -> None:
         """Open a window for the dedup key of a new job."""
 
-    @abstractmethod
     def replace_call(self, key: bytes, job: Insertion) -> int:
         """Give a waiting job the call of the new one: its task, its payload and all that belongs to them.
 
         Return the time at which the waiting job was enqueued.
         """
 
-    @abstractmethod
     def free_ids(self, limit: int, now: int) -> int:
         """Remove reservations of ids and keys that have ended. Return their number."""
 
     # Jobs by id. A record is changed in place and then saved.
 
-    @abstractmethod
     def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
         """Return the records of those of the jobs that wait or run, and maybe of other jobs."""
 
@@ -110,28 +102,24 @@ class Store(LimitStore):
         """Return the records of those of the jobs that are finished, and maybe of other jobs."""
         return self.load(keys)
 
-    @abstractmethod
     def tasks(self, records: Sequence[Record]) -> list[str]:
         """Return the tasks of jobs that a verb ends. A name that can't be decoded is empty."""
 
     async def prepare_finish(self, keys: Sequence[bytes]) -> None:
         """Read the data that ``save`` needs to store these jobs as finished."""
+        return
 
-    @abstractmethod
     def save_lease(self, record: Record) -> None:
         """Store the new lease of a running job."""
 
-    @abstractmethod
     def save_progress(self, record: Record) -> None:
         """Store the new progress of a running job."""
 
-    @abstractmethod
     def remove(self, record: Record) -> None:
         """Delete a finished job."""
 
     # Claims.
 
-    @abstractmethod
     async def claim_from(
         self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
@@ -150,36 +138,28 @@ class Store(LimitStore):
         """
         return None
 
-    @abstractmethod
     async def claimed_by(self, workers: Sequence[str], limit: int) -> Sequence[Record]:
         """Return running jobs of the workers."""
 
-    @abstractmethod
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]: ...
 
     # Jobs by time. Each is returned once: the verb changes or removes it.
 
-    @abstractmethod
     def next_due(self) -> int | None:
         """Return the time at which the next scheduled job or line is due or the next waiting job expires."""
 
-    @abstractmethod
     async def expired(self, limit: int, now: int) -> Sequence[Record]:
         """Return waiting jobs whose expiry has passed before a counted run."""
 
-    @abstractmethod
     def due(self, limit: int, now: int) -> Sequence[Record]:
         """Return scheduled jobs that are due."""
 
-    @abstractmethod
     async def lapsed(self, limit: int, now: int) -> Sequence[Record]:
         """Return running jobs whose lease has expired or whose process is known to be gone."""
 
-    @abstractmethod
     async def removable(self, limit: int, now: int) -> Sequence[Record]:
         """Return finished jobs whose retention is over."""
 
-    @abstractmethod
     async def finished_in(
         self, state: JobState, queue: str | None, after: bytes | None, limit: int
     ) -> Sequence[Record]:
@@ -187,50 +167,37 @@ class Store(LimitStore):
 
     # Listings.
 
-    @abstractmethod
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]: ...
 
-    @abstractmethod
     async def find(self, query: JobQuery) -> list[Job]: ...
 
-    @abstractmethod
     async def find_dead(
         self, queue: str | None, before: tuple[int, bytes] | None, limit: int
     ) -> list[Job]: ...
 
-    @abstractmethod
     async def position(self, key: bytes, limit: int) -> int: ...
 
     # Queues.
 
-    @abstractmethod
     async def stats(self) -> dict[str, QueueStats]: ...
 
-    @abstractmethod
     def pause(self, queue: str, paused: bool) -> None:
         """Store whether the queue is paused. A new queue is added."""
 
-    @abstractmethod
     def is_paused(self, queue: str) -> bool: ...
 
-    @abstractmethod
     async def paused(self) -> set[str]: ...
 
     # Kv pairs and documents.
 
-    @abstractmethod
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
-    @abstractmethod
     def kv_write(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None: ...
 
-    @abstractmethod
     def document(self, kind: str, name: str) -> bytes | None: ...
 
-    @abstractmethod
     def write_document(self, kind: str, name: str, value: bytes | None, now: int) -> None: ...
 
-    @abstractmethod
     async def documents(self, kind: str) -> list[Document]: ...
 
 

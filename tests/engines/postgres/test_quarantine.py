@@ -8,6 +8,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, QueueStats
 from dayjob.engines.postgres import rows
+from dayjob.engines.record import Corrupt
 from tests.support.arrange import claim_one
 
 
@@ -20,7 +21,7 @@ async def test_a_quarantine_after_the_claim_has_ended_does_not_end_the_next_clai
 
     def corrupt(*_: Any) -> Any:
         monkeypatch.setattr(rows, "claimed_job", claimed_job)
-        raise rows.Corrupt("headers")
+        raise Corrupt("headers")
 
     async def end_the_claim(name: str, *given: Any) -> Any:
         if name == "quarantine":

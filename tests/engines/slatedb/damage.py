@@ -52,7 +52,7 @@ async def _damage(thread: StoreThread, key: bytes, what: str) -> None:
     rows |= {keys.finished(state, key): 3 for state in (JobState.DONE, JobState.DEAD, JobState.CANCELLED)}
     changed = 0
     for row, parts in rows.items():
-        value = await batch.get(row)
+        [value] = await batch.get_all([row])
         if value is not None:
             batch.put(
                 row,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dayjob import Broker, JobState, NewJob, Retention
 from dayjob.engines.base import DocumentWrite, Insertion
+from dayjob.engines.record import Corrupt
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.store_thread import StoreThread
-from dayjob.engines.slatedb.values import Corrupt
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_thread
 from tests.support.arrange import quiet

@@ -54,9 +54,7 @@ PLANS: dict[str, list[Step]] = {
     "lapsed": [("SEARCH", "dayjob_leases", {"lease_expires_at"})],
     "removable": [("SEARCH", "dayjob_removals", {"remove_at"})],
     "finished_keys": [("SEARCH", "dayjob_finished", {"state", "queue_id", "id"})],
-    "finished_keys_newest_first": [("SEARCH", "dayjob_finished", {"state", "queue_id", "id"})],
     "pending_keys": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "turn", "id"})],
-    "pending_keys_newest_first": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "turn", "id"})],
     "next_priority": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "turn"})],
     "next_due": [("SEARCH", "dayjob_due", {"run_at"}), ("SEARCH", "dayjob_expiries", {"expires_at"})],
     # These scan a small index: that of the running jobs, or of those with a cancel request.
@@ -83,7 +81,7 @@ RESERVATIONS: dict[str, list[Step]] = {
 }
 """Statements on the reservations of ids."""
 
-INSERTS = {"insert", "insert_placed"}
+INSERTS = {"insert"}
 SORTED = {"limit_use", "lines_of"}
 """Statements that read the limited jobs only, and group or sort the names of their buckets."""
 
@@ -194,8 +192,9 @@ def test_the_file_is_big_and_mixed(connection: sqlite3.Connection) -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_jobs_are_found_by_the_intended_index(connection: sqlite3.Connection, name: str) -> None:
     for width in (1, 500):
-        sql = statement(name).replace("{keys}", ", ".join("?" * width))
-        assert plan(connection, sql) == PLANS[name]
+        for beyond, order in ((">", ""), ("<", "DESC")):
+            sql = statement(name).format(keys=", ".join("?" * width), beyond=beyond, order=order)
+            assert plan(connection, sql) == PLANS[name]
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))

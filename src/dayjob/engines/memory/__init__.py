@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dayjob.engines.base import Engine
 from dayjob.engines.memory.engine import MemoryEngine
 from dayjob.engines.memory.store import MemoryStore
 from dayjob.engines.registry import Location
@@ -11,7 +12,7 @@ from dayjob.runtime.clock import SYSTEM, Clock
 _shared: dict[str, MemoryStore] = {}
 
 
-def create(location: Location, clock: Clock | None) -> MemoryEngine:
+def create(location: Location, clock: Clock | None) -> Engine:
     """``memory://`` is private to its broker; ``memory://name`` is shared by name within the process."""
     location.done("memory:// takes none")
     name = location.parts.netloc

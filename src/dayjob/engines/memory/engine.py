@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from dayjob.engines.base import Capabilities, Diagnostic, Token
+from dayjob.engines.base import Capabilities, Diagnostic, Reply, Token
 from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.memory.store import MemoryStore
 from dayjob.engines.store import run_now
 from dayjob.runtime.clock import Clock
-
-Reply = TypeVar("Reply")
 
 
 class MemoryEngine(LocalEngine[MemoryStore]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from itertools import islice
 from threading import Lock
@@ -50,23 +50,10 @@ class MemoryStore(ActiveStore):
             active.enter(record)
         return other
 
-    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
-        return self.active.reserved_ids(keys, now)
-
-    def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
-        for key in keys:
-            self.active.reserve(key, until)
-
-    def hold_key(self, job: Insertion, until: int) -> None:
-        self.active.reserve(job.window, until, job.key)
-
     def replace_call(self, key: bytes, job: Insertion) -> int:
         enqueued = self._facts[key].enqueued_us
         self._facts[key] = records.new_facts(job, enqueued)
         return enqueued
-
-    def free_ids(self, limit: int, now: int) -> int:
-        return len(self.active.take_ended(limit, now))
 
     def save(self, record: Record, before: JobState) -> None:
         self.active.release(record)

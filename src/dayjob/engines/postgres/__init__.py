@@ -8,8 +8,6 @@ from dayjob.engines.postgres.settings import read_settings
 from dayjob.engines.registry import Location
 from dayjob.runtime.clock import Clock
 
-__all__ = ["create", "layout"]
-
 
 def create(location: Location, clock: Clock | None) -> PostgresEngine:
     """``postgresql://user@host/database`` with the options of ``read_settings``."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
 from dayjob.engines.caller_connection import started
+from dayjob.engines.postgres.rows import Rows
 from dayjob.engines.postgres.writes import Fetch
 from dayjob.errors import InvalidState
 
@@ -17,8 +17,6 @@ _ACCEPTED = (
     "AsyncConnection of SQLAlchemy, or the connection of Django, on one of these"
 )
 
-Rows = Sequence[Sequence[Any]]
-
 
 async def caller_fetch(connection: Any) -> Fetch:
     """Return a function that runs statements there. With a synchronous connection it never waits."""
@@ -26,14 +24,17 @@ async def caller_fetch(connection: Any) -> Fetch:
     driver = type(raw).__module__.partition(".")[0]
     if driver == "asyncpg":
         if isinstance(raw, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
-            return _asyncpg(connection, raw)
+            if not raw.is_in_transaction():
+                raise _no_transaction(connection)
+            return cast(Fetch, raw.fetch)
     elif driver == "psycopg":
         psycopg = import_module("psycopg")
         if not isinstance(raw, psycopg.Connection | psycopg.AsyncConnection):
             raise _unusable(connection)
         if raw.autocommit and raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             raise _no_transaction(connection)
-        return _psycopg_async(raw) if isinstance(raw, psycopg.AsyncConnection) else _psycopg(raw)
+        fetch = _psycopg_async if isinstance(raw, psycopg.AsyncConnection) else _psycopg
+        return fetch(raw, psycopg)
     raise _unusable(connection)
 
 
@@ -45,17 +46,7 @@ def _no_transaction(connection: Any) -> InvalidState:
     return InvalidState(f"{connection!r} has no open transaction: begin one first, then enqueue inside it")
 
 
-def _asyncpg(connection: Any, raw: Any) -> Fetch:
-    if not raw.is_in_transaction():
-        raise _no_transaction(connection)
-
-    fetch: Fetch = raw.fetch
-    return fetch
-
-
-def _psycopg(raw: Any) -> Fetch:
-    psycopg = import_module("psycopg")
-
+def _psycopg(raw: Any, psycopg: Any) -> Fetch:
     async def fetch(sql: str, *parameters: Any) -> Rows:
         with psycopg.RawCursor(raw, row_factory=psycopg.rows.tuple_row) as cursor:
             cursor.execute(sql, parameters)
@@ -65,9 +56,7 @@ def _psycopg(raw: Any) -> Fetch:
     return fetch
 
 
-def _psycopg_async(raw: Any) -> Fetch:
-    psycopg = import_module("psycopg")
-
+def _psycopg_async(raw: Any, psycopg: Any) -> Fetch:
     async def fetch(sql: str, *parameters: Any) -> Rows:
         async with psycopg.AsyncRawCursor(raw, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(sql, parameters)

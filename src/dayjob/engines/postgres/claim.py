@@ -17,8 +17,9 @@ from dayjob.engines.base import BATCH, BATCH_BYTES, MOST_BLOCKED, ClaimRequest, 
 from dayjob.engines.postgres import rows, scan_hints
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
 from dayjob.engines.postgres.notifier import Notifier
+from dayjob.engines.postgres.rows import Rows
 from dayjob.engines.postgres.scan_hints import ScanHints
-from dayjob.engines.record import corrupt_text
+from dayjob.engines.record import Corrupt, corrupt_text
 from dayjob.errors import EngineUnavailable
 from dayjob.model.job import EndedJob, Job
 from dayjob.runtime.clock import SYSTEM
@@ -34,9 +35,6 @@ The xmax of a row that several transactions locked together names no transaction
 
 _ENOUGH_BYTES = BATCH_BYTES // 2
 """Payload bytes after which a claim returns, even with fewer jobs than its limit."""
-
-Rows = Sequence[Sequence[Any]]
-
 
 SEARCH_INTERVAL = 1.0
 """Seconds between searches of the parts of the index that hints leave out; longer if a search takes long."""
@@ -104,7 +102,8 @@ class Claimer:
                         break
                     while jobs and numbers:
                         number = numbers.pop(0)
-                        claimed[number], jobs = _split(jobs, requests[number].limit)
+                        wanted = requests[number].limit
+                        claimed[number], jobs = jobs[:wanted], jobs[wanted:]
         except Transient as error:
             raise after_commit(error) from error.__cause__
         self._database.count_row()
@@ -179,7 +178,7 @@ class Claimer:
             scan_hints.WASTED_BLOCKS, scan_hints.GRACE, scan_hints.FULL_SCAN_INTERVAL, scan_hints.MAX_LATE,
         )  # fmt: skip
         texts = [row[rows.TASK] for row in found if row[rows.KEY] is None]
-        self._publish([text for text in texts if not text.startswith(_LOCKED)])
+        self._notifier.publish_reply([text for text in texts if not text.startswith(_LOCKED)])
         self._claim_later({text.removeprefix(_LOCKED) for text in texts if text.startswith(_LOCKED)})
         return [row for row in found if row[rows.KEY] is not None]
 
@@ -192,11 +191,6 @@ class Claimer:
     def _retry(self, queue: str) -> None:
         del self._retries[queue]
         self._notifier.publish_here([queue_topic(queue)])
-
-    def _publish(self, texts: Sequence[str]) -> None:
-        _, topics = rows.split_topics(texts)
-        if topics:
-            self._notifier.publish(list(topics))
 
     async def _search(self) -> None:
         """Search the parts that claims leave out, while there are any."""
@@ -244,17 +238,13 @@ class Claimer:
         for row in found:
             try:
                 jobs.append(rows.claimed_job(row, request.worker, key))
-            except rows.Corrupt as error:
+            except Corrupt as error:
                 text = corrupt_text(str(error))
                 corrupt.append(row[rows.KEY])
                 errors.append(text)
                 ended.append(rows.quarantined_job(row, text))
         if corrupt:
             [[topics]] = await self._database.fetch("quarantine", self._database.now(), key, corrupt, errors)
-            self._publish(topics)
+            self._notifier.publish_reply(topics)
             self._quarantined.extend(ended)
         return jobs
-
-
-def _split(jobs: list[Job], count: int) -> tuple[list[Job], list[Job]]:
-    return jobs[:count], jobs[count:]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import asyncpg
 
-from dayjob.engines.base import Contended, Token, Transient
+from dayjob.engines.base import Contended, Reply, Token, Transient
 from dayjob.engines.connect_limit import connect_limit
 from dayjob.engines.idle_connections import IdleConnections
 from dayjob.engines.postgres.errors import public_error, token_is_stored
@@ -42,7 +42,6 @@ class Connection(Protocol):
     def terminate(self) -> None: ...
 
 
-Reply = TypeVar("Reply")
 Work = Callable[[Connection], Awaitable[Reply]]
 
 StoredReply = list[str] | None
@@ -86,9 +85,7 @@ _CACHED_STATEMENTS = 200
 
 CONNECT_FAILURES = (
     OSError,
-    asyncio.TimeoutError,
     asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
     asyncpg.OperatorInterventionError,
 )
@@ -300,11 +297,7 @@ class Database:
 
     async def fetch(self, name: str, *parameters: Any) -> list[Any]:
         """Return the rows of a statement that changes nothing, or whose repetition is harmless."""
-
-        async def fetch(connection: Connection) -> list[Any]:
-            return await connection.fetch(self.statements[name], *parameters)
-
-        return await self.read(fetch)
+        return await self.read(lambda connection: connection.fetch(self.statements[name], *parameters))
 
     async def execute(self, name: str, token: Token | None, *parameters: Any, part: int = 0) -> list[str]:
         """Run a statement that stores its reply under the token. Return that reply."""
@@ -320,12 +313,11 @@ class Database:
     ) -> StoredReply:
         """``execute``, where a reply of NULL has a meaning of its own."""
         key = token_key(token, part)
-
-        async def run(connection: Connection) -> StoredReply:
-            reply: StoredReply = await connection.fetchval(self.statements[name], key, *parameters)
-            return reply
-
-        return await self.write(token, key, run, wait_for_locks=wait_for_locks)
+        sql = self.statements[name]
+        return await self.write(
+            token, key, lambda connection: connection.fetchval(sql, key, *parameters),
+            wait_for_locks=wait_for_locks,
+        )  # fmt: skip
 
     async def write(
         self,
@@ -391,11 +383,9 @@ def token_key(token: Token | None, part: int = 0) -> bytes:
     """Return the key of a token, or of a part of its write that is a commit of its own."""
     if token is None:
         return ids.new_key()
-    return (
-        token.key
-        if part == 0
-        else ids.derived_key(int.from_bytes(token.key[:6]), b"%b%d" % (token.key, part))
-    )
+    if part == 0:
+        return token.key
+    return ids.derived_key(int.from_bytes(token.key[:6]), b"%b%d" % (token.key, part))
 
 
 def after_commit(error: Transient) -> Transient:

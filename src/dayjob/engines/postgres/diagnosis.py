@@ -41,7 +41,6 @@ async def diagnose(connection: Connection, settings: PostgresSettings) -> list[D
 
 
 def _settings(found: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each setting that matters to jobs."""
     old = found["version"] < OLDEST_VERSION
     yield Diagnostic(
         "version", "error" if old else "ok", f"PostgreSQL {found['shown']}",

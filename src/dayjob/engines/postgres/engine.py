@@ -87,7 +87,6 @@ class PostgresEngine(Writes):
     async def open(self) -> None:
         statements = self._statements
         pool = Pool(self._settings)
-
         try:
             await prepare(pool, self._settings, lambda text: _log.info("%s: %s", self._settings.url, text))
             self._installation = await pool.run_retrying(
@@ -198,7 +197,7 @@ class PostgresEngine(Writes):
             "cancel", token, self._now(), notifier.channel, notifier.message([CANCEL]),
             list(dict.fromkeys(keys)), *rows.retention_columns(self.retention, JobState.CANCELLED),
         )  # fmt: skip
-        before = {job.key: job for job in rows.ended_jobs(self._without_topics(reply), CANCELLED)}
+        before = {job.key: job for job in rows.ended_jobs(notifier.publish_reply(reply), CANCELLED)}
         outcomes: list[CancelOutcome] = []
         ended: list[EndedJob] = []
         for key in keys:
@@ -245,12 +244,6 @@ class PostgresEngine(Writes):
         self.ended.extend(ended)
         return {job.key: job for job in ended}
 
-    def _returned(self, keys: Sequence[bytes], reply: Sequence[str]) -> list[bool]:
-        """Return for each job whether it returned to its queue, from a reply of "id queue"."""
-        queues = {id_key(text[:36]): text[37:] for text in self._without_topics(reply)}
-        self._notifier.jobs_returned(set(queues.values()))
-        return [queues.pop(key, None) is not None for key in keys]
-
     async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
         return len(await self._requeue(await self._dead_keys(queue, limit), token))
 
@@ -283,7 +276,9 @@ class PostgresEngine(Writes):
         )  # fmt: skip
         if reply:
             self._notifier.publish([DUE])
-        return self._returned([change.key for change in changes], reply)
+        queues = {id_key(text[:36]): text[37:] for text in self._notifier.publish_reply(reply)}
+        self._notifier.jobs_returned(set(queues.values()))
+        return [queues.pop(change.key, None) is not None for change in changes]
 
     # Queues and values.
 
@@ -327,13 +322,13 @@ class PostgresEngine(Writes):
         database, notifier = self._database, self._notifier
         columns = rows.retention_columns(self.retention, JobState.CANCELLED)
         reply = await database.execute("expire", token, self._now(), limit, *columns, EXPIRED)
-        expired = rows.ended_jobs(self._without_topics(reply), EXPIRED)
+        expired = rows.ended_jobs(notifier.publish_reply(reply), EXPIRED)
         notifier.jobs_finished([job.key for job in expired])
         try:
             due, *topics = await database.execute("promote", token, self._now(), limit, part=1)
         except Transient as error:
             raise after_commit(error) from error.__cause__
-        self._without_topics(topics)
+        notifier.publish_reply(topics)
         return int(due), expired
 
     async def next_due(self) -> int | None:
@@ -359,7 +354,7 @@ class PostgresEngine(Writes):
         columns = rows.retention_columns(self.retention, JobState.DEAD)
         given = (self._now(), limit, *columns, error, workers, expired_by)
         reply = await self._database.execute("end_claims", token, *given)
-        ended = rows.ended_jobs(self._without_topics(reply), error)
+        ended = rows.ended_jobs(self._notifier.publish_reply(reply), error)
         self._notifier.jobs_finished([job.key for job in ended if job.state is JobState.DEAD])
         self._notifier.jobs_returned({job.queue for job in ended if job.state is JobState.PENDING})
         return ended
@@ -390,7 +385,7 @@ class PostgresEngine(Writes):
 
     async def set_limit(self, name: str, value: bytes | None, token: Token | None = None) -> int:
         woken, *topics = await self._database.execute("set_limit", token, self._now(), name, value)
-        self._without_topics(topics)
+        self._notifier.publish_reply(topics)
         return int(woken)
 
     async def limits(self) -> list[LimitInfo]:
@@ -401,13 +396,6 @@ class PostgresEngine(Writes):
     async def bucket_due(self, name: str) -> int | None:
         found = await self._database.fetch("bucket_due", name)
         return found[0][0] if found else None
-
-    def _without_topics(self, reply: Sequence[str]) -> list[str]:
-        """Publish the topics in a reply. Return the rest of it."""
-        rest, topics = rows.split_topics(reply)
-        if topics:
-            self._notifier.publish(list(topics))
-        return rest
 
     # Documents.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import asyncpg
 
 from dayjob.engines.base import Contended, Transient
@@ -12,33 +10,25 @@ from dayjob.errors import ConfigError, EngineUnavailable
 
 _TRANSIENT = (
     OSError,
-    asyncio.TimeoutError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
-    asyncpg.QueryCanceledError,
     asyncpg.InvalidCachedStatementError,
     asyncpg.ObjectInUseError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.OperatorInterventionError,
-    asyncpg.TargetServerAttributeNotMatched,
     asyncpg.InFailedSQLTransactionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.PostgresSystemError,
 )
-"""The next try may succeed."""
+"""The next try may succeed. A timeout is an ``OSError``, a shutdown an intervention of the operator."""
 
 _COMMIT_UNKNOWN = (
     OSError,
-    asyncio.TimeoutError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,

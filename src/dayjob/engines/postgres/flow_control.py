@@ -28,11 +28,6 @@ def is_placed(job: Insertion) -> bool:
     return is_limited(job) or job.max_pending is not None
 
 
-def is_debounced(job: Insertion) -> bool:
-    """Whether the job may replace a call, or opens a window: its commit has several statements."""
-    return job.dedup_latest or job.dedup_for is not None
-
-
 class Placement:
     """The limits and turns of one transaction.
 

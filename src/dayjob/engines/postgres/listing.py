@@ -7,10 +7,9 @@ from typing import Any
 
 from dayjob.engines.base import JobQuery
 from dayjob.engines.postgres.database import Connection, Database
+from dayjob.engines.postgres.scan_hints import FIRST_ID, LAST_ID
 from dayjob.engines.postgres.statements import LAST_TIME
 from dayjob.model.job import FINISHED, JobState
-
-_FIRST, _LAST = bytes(16), b"\xff" * 16
 
 _RANGES = 1000
 """Up to this many pairs of queue and priority, pending jobs are merged from ranges of their index."""
@@ -24,22 +23,17 @@ _COUNTS = {JobState.SCHEDULED: 2, JobState.RUNNING: 3, JobState.LIMITED: 7}
 
 async def find_rows(database: Database, query: JobQuery) -> list[Any]:
     """Return the rows of jobs by the primary key, with the conditions of the query."""
-    parameters: list[Any] = []
-    conditions: list[str] = []
-
-    def add(condition: str, value: Any) -> None:
-        if value is not None:
-            parameters.append(value)
-            conditions.append(f"    AND {condition} ${len(parameters)}\n")
-
-    add("state =", None if query.state is None else query.state.value)
-    add("queue =", query.queue)
-    add("task =", query.task)
-    add("id <" if query.newest_first else "id >", query.after)
-    parameters.append(query.limit)
-    order = f"ORDER BY id{' DESC' if query.newest_first else ''} LIMIT ${len(parameters)}"
+    given = {
+        "state =": None if query.state is None else query.state.value,
+        "queue =": query.queue,
+        "task =": query.task,
+        "id <" if query.newest_first else "id >": query.after,
+    }
+    wanted = {condition: value for condition, value in given.items() if value is not None}
+    conditions = [f"    AND {condition} ${number}\n" for number, condition in enumerate(wanted, 1)]
+    order = f"ORDER BY id{' DESC' if query.newest_first else ''} LIMIT ${len(wanted) + 1}"
     select = "".join([database.statements["find"], *conditions, order])
-    return await database.read(lambda connection: connection.fetch(select, *parameters))
+    return await database.read(lambda connection: connection.fetch(select, *wanted.values(), query.limit))
 
 
 async def find_keys(database: Database, query: JobQuery) -> list[bytes] | None:
@@ -77,7 +71,7 @@ async def dead_keys(
     database: Database, queue: str | None, before: tuple[int, bytes] | None, limit: int
 ) -> list[bytes]:
     """Return ids of dead jobs, the latest failure first."""
-    time, key = before or (LAST_TIME, _LAST)
+    time, key = before or (LAST_TIME, LAST_ID)
     if queue is None:
         found = await database.fetch("latest_dead", time, key, limit)
     else:
@@ -101,7 +95,7 @@ async def finished_keys(
 
 def _directed(sql: str, newest_first: bool) -> tuple[str, bytes]:
     """Return a statement in the direction of travel, and the id at which it starts without a cursor."""
-    return (newest_first_sql(sql), _LAST) if newest_first else (sql, _FIRST)
+    return (newest_first_sql(sql), LAST_ID) if newest_first else (sql, FIRST_ID)
 
 
 @cache

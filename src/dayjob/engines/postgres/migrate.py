@@ -125,7 +125,6 @@ class Stored(Struct, frozen=True):
     steps: int = 0
 
     def steps_to(self, migration: Migration) -> int:
-        """Return the number of completed steps of the migration."""
         return self.steps if migration.number == self.version + 1 else 0
 
     def mark(self) -> str:

@@ -31,6 +31,7 @@ import msgspec
 
 from dayjob.engines.base import Insertion
 from dayjob.engines.postgres.database import Connection, Database, connect
+from dayjob.engines.postgres.rows import split_topics
 from dayjob.engines.postgres.scan_hints import LAST_ID, ScanHints
 from dayjob.engines.postgres.settings import LISTENER, PostgresSettings
 from dayjob.errors import DayjobError
@@ -218,12 +219,10 @@ class Notifier:
             for job in jobs:
                 self._hints.job_pending(job.queue, (job.priority, job.key))
 
-    def jobs_returned(self, queues: Iterable[str]) -> None:
+    def jobs_returned(self, queues: Collection[str]) -> None:
         """Announce that jobs returned to the queues, anywhere in their order."""
-        topics = [queue_topic(queue) for queue in queues]
-        if not topics:
-            return
-        self.publish(topics)
+        if queues:
+            self.publish([queue_topic(queue) for queue in queues])
 
     def publish_here(self, topics: Iterable[Topic]) -> None:
         """Publish the topics in this process only."""
@@ -233,6 +232,13 @@ class Notifier:
         """Publish the topics here, and notify other processes."""
         self._signals.publish(topics)
         self.announce(topics)
+
+    def publish_reply(self, reply: Sequence[str]) -> list[str]:
+        """Publish the topics in the reply of a statement. Return the rest of it."""
+        rest, topics = split_topics(reply)
+        if topics:
+            self.publish([*topics])
+        return rest
 
     def announce(self, topics: Sequence[Topic]) -> None:
         """Notify other processes."""
@@ -265,11 +271,11 @@ class Notifier:
             [(self._throttle.listeners,)] = await self._database.fetch("listeners")
 
     async def _run_notify(self, messages: list[str]) -> None:
-        async def notify(connection: Connection) -> None:
-            await connection.fetch(self._database.statements["notify"], self.channel, messages)
-
+        sql = self._database.statements["notify"]
         try:
-            await self._database.pool.run_retrying(notify)
+            await self._database.pool.run_retrying(
+                lambda connection: connection.fetch(sql, self.channel, messages)
+            )
         except DayjobError as error:
             _log.debug("a notification was not sent; other processes find the change by polling: %s", error)
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
-from dayjob.engines.record import corrupt_text
+from dayjob.engines.record import Corrupt, corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, RUNNING, EndedJob, Failure, Job, JobState, id_key
 from dayjob.model.lifecycle import ACK
@@ -18,6 +18,8 @@ from dayjob.model.limits import Units
 from dayjob.runtime.signals import DUE, Topic, queue_topic
 
 Row = Sequence[Any]
+Rows = Sequence[Row]
+Value = TypeVar("Value")
 Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
 
 FOREVER = -1
@@ -32,10 +34,6 @@ _decode_progress = msgspec.json.Decoder(tuple[float, str]).decode
 _decode_limits = msgspec.json.Decoder(Units).decode
 _decode_failure = msgspec.json.Decoder(Failure).decode
 _decode_ended = msgspec.json.Decoder(tuple[str, str, str, JobState, JobState, int]).decode
-
-
-class Corrupt(Exception):
-    """A part of a row can't be decoded; the text names it."""
 
 
 def json_text(value: object) -> str:
@@ -237,8 +235,8 @@ def claimed_job(row: Row, worker: str | None, claim: bytes) -> Job:
     (key, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run,
      claimed, lease, expires, last_error, cancel_requested, turn, limits) = row[: LIMITS + 1]  # fmt: skip
     job = Job(
-        key, queue, task, payload, {} if headers is None else _headers(headers), tenant, priority,
-        RUNNING, attempts, max_attempts, epoch, enqueued, run, claimed, lease,
+        key, queue, task, payload, {} if headers is None else _decoded(_decode_headers, headers, "headers"),
+        tenant, priority, RUNNING, attempts, max_attempts, epoch, enqueued, run, claimed, lease,
     )  # fmt: skip
     job.worker = worker
     job.claim = claim
@@ -251,7 +249,7 @@ def claimed_job(row: Row, worker: str | None, claim: bytes) -> Job:
     if turn:
         job.turn = turn
     if limits is not None:
-        job.limits = _limits(limits)
+        job.limits = _decoded(_decode_limits, limits, "limits")
     return job
 
 
@@ -267,11 +265,12 @@ def full_job(row: Row) -> Job:
         job.last_error = job.last_error or corrupt_text(str(error))
     job.state = _STATES.get(state, JobState.DEAD)
     job.finished_us = finished
-    job.errors = _errors(errors) if errors else ()
+    failures = [_readable(_decode_failure, text) for text in errors or ()]
+    job.errors = tuple([failure for failure in failures if failure is not None])
     job.dedup_key = dedup_key
     job.dedup_until = "settled" if dedup_until == "settled" else "claimed"
     job.result = result
-    job.progress = _progress(progress)
+    job.progress = _readable(_decode_progress, progress)
     job.limited_by = limited_by
     return job
 
@@ -303,33 +302,16 @@ def quarantined_job(row: Row, error: str) -> EndedJob:
     return EndedJob(key, queue, task, JobState.PENDING, JobState.DEAD, attempts, error)
 
 
-def _headers(text: str) -> dict[str, str]:
+def _decoded(decode: Callable[[str], Value], text: str, name: str) -> Value:
     try:
-        return _decode_headers(text)
+        return decode(text)
     except UNDECODABLE as error:
-        raise Corrupt(f"the headers can't be decoded ({error})") from None
+        raise Corrupt(f"the {name} can't be decoded ({error})") from None
 
 
-def _limits(text: str) -> Units:
+def _readable(decode: Callable[[str], Value], text: str | None) -> Value | None:
+    """Return the decoded value, or None: a part that can't be decoded must not hold up the job."""
     try:
-        return _decode_limits(text)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"the limits can't be decoded ({error})") from None
-
-
-def _errors(texts: list[str | None]) -> tuple[Failure, ...]:
-    """Return the failures that can be decoded. The others must not hold up the job."""
-    failures = []
-    for text in texts:
-        try:
-            failures.append(_decode_failure(text or ""))
-        except UNDECODABLE:
-            continue
-    return tuple(failures)
-
-
-def _progress(text: str | None) -> tuple[float, str] | None:
-    try:
-        return None if text is None else _decode_progress(text)
+        return None if text is None else decode(text)
     except UNDECODABLE:
         return None

@@ -48,7 +48,6 @@ class PostgresSettings(Struct, frozen=True):
 
     @property
     def channel(self) -> str:
-        """The notification channel of the schema."""
         return f"dayjob {self.schema}"[:MAX_NAME_BYTES]
 
 
@@ -64,16 +63,16 @@ def read_settings(location: Location) -> PostgresSettings:
     schema = location.take("schema", "dayjob")
     if not schema or "\0" in schema or len(schema.encode()) > MAX_NAME_BYTES - len("dayjob "):
         raise ConfigError(f"the URL {url!r} has schema={schema!r}: write a name of 1 to 56 bytes")
-    connections = int(location.number("connections", "4", 1, MAX_CONNECTIONS))
-    timeout = location.number("timeout", "15", 0.1, 3600)
-    migration_timeout = location.number("migration_timeout", "3600", 0.1, 604_800)
-    poll = location.number("poll", "1", 0.01, 3600)
     pgbouncer = location.choice("pgbouncer", "0", "1", "prepared")
     passed = {name: location.take(name, "") for name in _DRIVER_OPTIONS & {*location.options}}
-    location.done(_KNOWN)
     dsn = location.parts._replace(scheme="postgresql", query=urlencode(passed)).geturl()
-    return PostgresSettings(
-        url=url, dsn=dsn, schema=schema, connections=connections, timeout=timeout,
-        migration_timeout=migration_timeout, poll=poll, pgbouncer=pgbouncer != "0",
-        prepared=pgbouncer != "1",
+    settings = PostgresSettings(
+        url, dsn, schema,
+        connections=int(location.number("connections", "4", 1, MAX_CONNECTIONS)),
+        timeout=location.number("timeout", "15", 0.1, 3600),
+        migration_timeout=location.number("migration_timeout", "3600", 0.1, 604_800),
+        poll=location.number("poll", "1", 0.01, 3600),
+        pgbouncer=pgbouncer != "0", prepared=pgbouncer != "1",
     )  # fmt: skip
+    location.done(_KNOWN)
+    return settings

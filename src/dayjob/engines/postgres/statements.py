@@ -1,7 +1,7 @@
 """The SQL of this engine: one statement per file in ``sql/``, named by its verb.
 
 The files name the schema ``dayjob``; ``Statements`` replaces it, so no statement depends on the
-``search_path`` of a session. They name constants and lists of columns as ``:NAME``.
+``search_path`` of a session. They name constants, lists of columns and shared parts as ``:NAME``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,29 @@ _CONSTANTS = {
     "JOB_COLUMNS": rows.JOB_COLUMNS,
     **rows.INSERT_LISTS,
     **rows.CALL_LISTS,
+    "CLOCK": "clock AS MATERIALIZED (SELECT dayjob.now_us($2) AS now)",
+    "WOKEN": "woken AS MATERIALIZED (SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) "
+    "ELSE '{}' END AS topics FROM departed)",
+    "STORED": "stored AS (INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result)",
+    "COUNT_MOVED": """counted AS (
+    INSERT INTO dayjob.counters (queue, pending, scheduled, limited)
+    SELECT queue, count(*) FILTER (WHERE state = 'pending') - count(*) FILTER (WHERE before = 'pending'),
+        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE before = 'scheduled'),
+        -count(*) FILTER (WHERE before = 'limited')
+    FROM saved GROUP BY queue
+)""",
+    "COUNT_REMOVED": """counted AS (
+    INSERT INTO dayjob.counters (queue, dead, cancelled)
+    SELECT queue, -count(*) FILTER (WHERE state = 'dead'), -count(*) FILTER (WHERE state = 'cancelled')
+    FROM removed GROUP BY queue
+)""",
 }
+"""The last five are common table expressions: the time, $2 or that of the server; the topics of the lines
+that the jobs in ``departed`` have woken; the reply in ``result``, stored under the token $1; and the counters
+of the waiting jobs in ``saved`` and of the finished ones in ``removed``."""
+
+_FEW = ("scheduled", "running", "limited")
+"""The states of ``few_keys.sql``. Each has a statement of its own, since the indexes are of one state."""
 
 _VARIANTS = {"insert": ("insert_skipping", "insert_reserving")}
 """Statements with more lines than their file: those that begin with ``--`` and the last word of the name.
@@ -57,10 +79,13 @@ _SCHEMA = re.compile(r"'dayjob\.(\w+)'|\bdayjob\.(?=\w)")
 @cache
 def _sources() -> dict[str, str]:
     """Return each statement with the first line of its header, which a server shows while it runs."""
-    sources = {}
+    sources: dict[str, str] = {}
     for file in (_HERE / "sql").iterdir():
         first, *lines = file.read_text("utf-8").splitlines(keepends=True)
         name = file.name.removesuffix(".sql")
+        if name == "few_keys":
+            sources |= {f"{state}_keys": first + _body(lines, STATE=f"'{state}'") for state in _FEW}
+            continue
         sources[name] = first + _body(lines)
         for variant in _VARIANTS.get(name, ()):
             begin = f"--{variant.removeprefix(f'{name}_')} "
@@ -69,8 +94,9 @@ def _sources() -> dict[str, str]:
     return sources
 
 
-def _body(lines: list[str]) -> str:
-    return sql.with_constants("".join(line for line in lines if not line.startswith("--")), _CONSTANTS)
+def _body(lines: list[str], **constants: str) -> str:
+    body = "".join(line for line in lines if not line.startswith("--"))
+    return sql.with_constants(body, _CONSTANTS | constants)
 
 
 def quoted(name: str) -> str:

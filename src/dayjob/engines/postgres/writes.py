@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from dayjob.engines.base import DocumentWrite, Insertion, SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
-from dayjob.engines.postgres.flow_control import Placement, is_debounced, is_limited, is_placed
+from dayjob.engines.postgres.flow_control import Placement, is_limited, is_placed
 from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.rows import (
     ack_columns,
@@ -120,7 +120,7 @@ class Writes(ABC):
             enqueued = _plain_replies(jobs, reply)
         else:
             one = jobs[0]
-            several = len(jobs) > 1 or bool(one.kv) or one.reserve_id or is_placed(one) or is_debounced(one)
+            several = len(jobs) > 1 or bool(one.kv) or one.reserve_id or is_placed(one) or one.debounced
             key = token_key(token)
 
             async def store(connection: Connection) -> list[str]:
@@ -135,11 +135,9 @@ class Writes(ABC):
 
             with notifier.with_commit(jobs) as message:
                 reply = await database.write(token, key, store, keyed=True)
-            if reply is not None:
-                reply, topics = split_topics(reply)
-                if topics:
-                    notifier.publish(list(topics))
-            enqueued = _plain_replies(jobs, None) if reply is None else _from_texts(reply)
+            enqueued = (
+                _plain_replies(jobs, None) if reply is None else _from_texts(notifier.publish_reply(reply))
+            )
             if several:
                 return enqueued
         if token is not None and token.repeated and not any(each.created for each in enqueued):
@@ -354,9 +352,8 @@ def _in_order(jobs: Sequence[Insertion]) -> list[list[int]]:
     windows = {keys[number] for number in keyed if jobs[number].dedup_for is not None}
     groups = [keyed]
     if sum(keys[number] in windows for number in keyed) > len(windows):
-        groups = [
-            [number] for number in keyed
-        ]  # A group opens its windows first. Of one key, the first job wins.
+        # A group opens its windows first. Of one key, the first job wins.
+        groups = [[number] for number in keyed]
     return [numbers for numbers in (plain, *groups) if numbers]
 
 

@@ -36,7 +36,7 @@ def jobs(insertions: Sequence[Insertion], *, bounded: bool = False) -> Arguments
             arguments.append(record.flow(job))
         if most is not None:
             arguments.append(most)
-        if record.is_debounced(job):
+        if job.debounced:
             arguments.append(record.debounce(job))
         if job.kv:
             for pair in job.kv.items():

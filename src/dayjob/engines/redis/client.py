@@ -91,13 +91,6 @@ class Client:
             for connection in (*self._idle.clear(), *self._busy):
                 connection.close()
 
-    def connection(self) -> AbstractConnection:
-        return self.settings.connection(self._target)
-
-    async def connect(self, connection: AbstractConnection) -> None:
-        async with connect_limit(repr(connection)).attempt(OSError, LostConnection):
-            await connection.connect()  # type: ignore[no-untyped-call]
-
     async def close(self) -> None:
         self._closed = True
         if not self._closer.done() and not self._closer.get_loop().is_closed():
@@ -142,10 +135,11 @@ class Client:
 
     async def open(self, silence: float) -> Connection:
         """Return a new connection, within so many seconds."""
-        driver = self.connection()
+        driver = self.settings.connection(self._target)
         try:
             async with asyncio.timeout(silence):
-                await self.connect(driver)
+                async with connect_limit(repr(driver)).attempt(OSError, LostConnection):
+                    await driver.connect()  # type: ignore[no-untyped-call]
                 return Connection(driver)
         except BaseException:
             await drop(driver)

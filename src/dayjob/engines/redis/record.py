@@ -60,7 +60,6 @@ _CANCEL, _SETTLED, _ERROR, _RESULT, _HAS_FLOW, _SALTED_RESULT = 1, 4, 8, 16, 32,
 REPORTED = 7
 """The values of a job in the reply of a verb that ends jobs without their workers."""
 
-
 _SALTS = [bytes([size] * (size - 1) + [last]) for size in range(2, 10) for last in range(256)][:2039]
 """The salts differ in size or last byte, so that otherwise equal strings mostly have different hashes.
 
@@ -142,10 +141,6 @@ def dedup(job: Insertion) -> str:
     return "\0" + key if key and job.dedup_global else key
 
 
-def is_debounced(job: Insertion) -> bool:
-    return job.dedup_latest or job.dedup_for is not None
-
-
 def debounce(job: Insertion) -> bytes:
     """Return the debounce of a new job for ``lua/shared/6_insert.lua``."""
     most = NONE if job.dedup_max_delay is None else job.dedup_max_delay
@@ -172,7 +167,7 @@ def numbers(job: Insertion, bounded: bool) -> bytes:
         flags |= 16
     if bounded:
         flags |= 32
-    if is_debounced(job):
+    if job.debounced:
         flags |= 64
     if job.reserve_id:
         flags |= 8

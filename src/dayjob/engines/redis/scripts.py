@@ -39,7 +39,6 @@ _WITHOUT_REPLY = frozenset(
 )  # fmt: skip
 """The scripts that store no reply, or return a stored one in their own way. Others begin with its check."""
 
-
 _NAME = re.compile(r"\w+")
 _TEXT = r"'(?:[^'\\]|\\.)*'"
 _VALUE = re.compile(rf"{_TEXT}|\d+|KEYS\[\d+\]")

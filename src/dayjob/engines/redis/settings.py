@@ -74,10 +74,4 @@ def read_settings(location: Location) -> RedisSettings:
     if parts.password:
         options["password"] = unquote(parts.password)
     location.done(_KNOWN)
-    return RedisSettings(
-        shown=location.shown,
-        keys=Keys(prefix),
-        timeout=timeout,
-        connection_type=connection_type,
-        options=options,
-    )
+    return RedisSettings(location.shown, Keys(prefix), timeout, connection_type, options)

@@ -50,7 +50,6 @@ def _settings(location: Location) -> SlateSettings:
         default = os.environ.get(f"DAYJOB_SLATEDB_{name.upper()}", default)
         return location.number(name, default, least, most)
 
-    variables = () if scheme == "file" else _variables(location, scheme)
     local = scheme == "file"
     settings = SlateSettings(
         url, store, path,
@@ -59,7 +58,7 @@ def _settings(location: Location) -> SlateSettings:
         beat=number("beat", "10" if local else "30", 0.1, 3600),
         take_over=location.choice("takeover", "0", "1") == "1",
         read_only=location.choice("readonly", "0", "1") == "1",
-        variables=variables,
+        variables=() if local else _variables(location, scheme),
     )  # fmt: skip
     location.done(f"{scheme}:// takes {_KNOWN}")
     return settings

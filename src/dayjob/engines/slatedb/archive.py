@@ -135,9 +135,7 @@ class Archive:
         own = stats[queue].dead if queue in stats else 0
         if own * _FEW > sum(one.dead for one in stats.values()):
             return None
-        rows = [
-            row async for some in self._write_batch.source.scan(keys.dead_prefix(queue)) for row, _ in some
-        ]
+        rows = [row async for row, _ in self._write_batch.source.rows(keys.dead_prefix(queue))]
         return [keys.id_of(row) for row in rows] if len(rows) == own else None
 
     async def _rows(
@@ -181,19 +179,18 @@ class Archive:
         unreadable = {found.record.key: found.record for found in found_jobs if found.corrupt is not None}
         if not unreadable:
             return
-        async for rows in self._write_batch.source.scan(keys.REMOVAL):
-            for stored, value in rows:
+        source = self._write_batch.source
+        async for stored, value in source.rows(keys.REMOVAL):
+            time, key = keys.moment_of(stored)
+            if key in unreadable:
+                unreadable[key].remove_us = time
+                unreadable[key].queue = values.decode(values.Removal, value).queue
+        if any(record.state is JobState.DEAD for record in unreadable.values()):
+            async for stored, value in source.rows(keys.dead_prefix(None)):
                 time, key = keys.moment_of(stored)
                 if key in unreadable:
-                    unreadable[key].remove_us = time
-                    unreadable[key].queue = values.decode(values.Removal, value).queue
-        if any(record.state is JobState.DEAD for record in unreadable.values()):
-            async for rows in self._write_batch.source.scan(keys.dead_prefix(None)):
-                for stored, value in rows:
-                    time, key = keys.moment_of(stored)
-                    if key in unreadable:
-                        unreadable[key].finished_us = time
-                        unreadable[key].queue = value.decode()
+                    unreadable[key].finished_us = time
+                    unreadable[key].queue = value.decode()
 
     async def removable(self, limit: int, now: int) -> list[Record]:
         """Return jobs whose retention is over, with the fields that ``remove`` needs."""

@@ -43,9 +43,8 @@ async def copy_database(source: SlateSettings, target: SlateSettings) -> int:
                 last |= {key: changes.pop(key) for key in (keys.LAYOUT_KEY, keys.OWNER) if key in changes}
                 jobs += sum(key.startswith((keys.JOB, keys.FINISHED)) for key in changes)
                 await copy.write(changes)
-            if (
-                owner is not None
-            ):  # The next session has a new number, so that claims of this one are orphans.
+            if owner is not None:
+                # The next session has a new number, so that claims of this one are orphans.
                 last[keys.OWNER] = values.encode(replace(owner, closed=True))
             handle = await copy.write(last)
             await copy.flush()

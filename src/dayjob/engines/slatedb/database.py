@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from slatedb import uniffi
 
+from dayjob.engines.base import Reply
 from dayjob.engines.slatedb.ffi import Row, choose
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.errors import DayjobError, EngineUnavailable
 from dayjob.runtime.clock import SYSTEM
-
-Reply = TypeVar("Reply")
 
 _ROWS = 1000
 _LOG = uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)
@@ -102,6 +101,12 @@ class Source:
         if rows:
             yield rows
 
+    async def rows(self, prefix: bytes) -> AsyncIterator[Row]:
+        """Yield the rows under the prefix one by one. ``scan`` is faster for millions of them."""
+        async for rows in self.scan(prefix):
+            for row in rows:
+                yield row
+
     async def versions(self, prefix: bytes) -> dict[bytes, int]:
         """Return the sequence number of the last write of each row under the prefix."""
         bounds = uniffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=False)
@@ -154,10 +159,8 @@ class Database(Source):
         reason: Any = self._handle.status().close_reason
         if reason is uniffi.CloseReason.FENCED:
             return self.settings.lost()
-        return (
-            None
-            if reason is None
-            else EngineUnavailable(
-                f"{self.settings.url}: SlateDB has stopped after a failure: the database is opened again"
-            )
+        if reason is None:
+            return None
+        return EngineUnavailable(
+            f"{self.settings.url}: SlateDB has stopped after a failure: the database is opened again"
         )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
 
-from dayjob.engines.base import Capabilities, Diagnostic, Token
+from dayjob.engines.base import Capabilities, Diagnostic, Reply, Token
 from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.slatedb import handles
 from dayjob.engines.slatedb.keys import VERSION
@@ -14,8 +13,6 @@ from dayjob.engines.slatedb.store import SlateStore
 from dayjob.engines.slatedb.store_thread import StoreThread
 from dayjob.errors import Closed, ConfigError, EngineFenced, EngineUnavailable
 from dayjob.runtime.clock import Clock
-
-Reply = TypeVar("Reply")
 
 CAPABILITIES = Capabilities(persistent=True, knows_orphans=True, concurrent_commits=True)
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Awaitable
 from struct import Struct
-from typing import Any, Protocol
+from typing import Any
 
 from slatedb import uniffi
 
@@ -28,20 +27,8 @@ _ROW_TAIL = Struct(">QqB")
 """The fields after key and value: sequence number, creation time, and whether an expiry follows."""
 
 
-class Ffi(Protocol):
-    """The calls that move many bytes."""
-
-    def put(self, batch: uniffi.WriteBatch, key: bytes, value: bytes) -> None: ...
-
-    def delete(self, batch: uniffi.WriteBatch, key: bytes) -> None: ...
-
-    def rows(self, iterator: uniffi.DbIterator, limit: int) -> Awaitable[list[Row]]:
-        """Return the next rows. Fewer than ``limit`` are the last."""
-        ...
-
-
 class PlainFfi:
-    """The documented calls of the binding."""
+    """The documented calls of the binding that move many bytes."""
 
     def put(self, batch: uniffi.WriteBatch, key: bytes, value: bytes) -> None:
         batch.put(key, value)
@@ -50,6 +37,7 @@ class PlainFfi:
         batch.delete(key)
 
     async def rows(self, iterator: uniffi.DbIterator, limit: int) -> list[Row]:
+        """Return the next rows. Fewer than ``limit`` are the last."""
         return [(row.key, row.value) for row in await iterator.next_batch(limit)]
 
 
@@ -133,6 +121,9 @@ class FastFfi:
 
 def _contents(buffer: Any) -> bytes:
     return ctypes.string_at(buffer.data, buffer.len)
+
+
+Ffi = PlainFfi | FastFfi
 
 
 def choose() -> Ffi:

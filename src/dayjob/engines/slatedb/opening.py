@@ -11,13 +11,13 @@ from dayjob.engines import record as records
 from dayjob.engines import verbs
 from dayjob.engines.base import Document
 from dayjob.engines.limits import BucketState, Place
-from dayjob.engines.record import Record
+from dayjob.engines.record import Corrupt, Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
 from dayjob.engines.slatedb.database import Source
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.engines.slatedb.store import SlateStore
-from dayjob.engines.slatedb.values import Claimed, Corrupt, Owner
+from dayjob.engines.slatedb.values import Claimed, Owner
 from dayjob.engines.slatedb.write_batch import WriteBatch
 from dayjob.errors import ConfigError, EngineUnavailable
 from dayjob.model.durations import SECOND
@@ -188,10 +188,9 @@ async def load(write_batch: WriteBatch, session: int) -> SlateStore:
     await store.archive.load()
     async for kind, document in stored_documents(write_batch.source, keys.DOCUMENT):
         store.load_document(kind, document)
-    async for rows in write_batch.source.scan(keys.RESERVATION):
-        for stored, value in rows:
-            until, key = keys.moment_of(stored)
-            store.active.reserve(key, until, value or None)
+    async for stored, value in write_batch.source.rows(keys.RESERVATION):
+        until, key = keys.moment_of(stored)
+        store.active.reserve(key, until, value or None)
     _fill_heaps(store)
     await _load_limits(store)
     store.newest = max(store.newest, store.archive.newest)
@@ -207,31 +206,29 @@ async def load(write_batch: WriteBatch, session: int) -> SlateStore:
 
 
 async def load_queues(write_batch: WriteBatch) -> None:
-    async for rows in write_batch.source.scan(keys.QUEUE):
-        for stored, value in rows:
-            name = keys.queue_name(stored)
-            try:
-                found = values.decode(values.Queue, value)
-            except Corrupt as error:
-                _log.error("the counters of queue %r are reset: %s", name, error)
-                write_batch.touch(name)
-                continue
-            write_batch.stats[name] = QueueStats(*found.stats)
-            if found.paused:
-                write_batch.paused.add(name)
+    async for stored, value in write_batch.source.rows(keys.QUEUE):
+        name = keys.queue_name(stored)
+        try:
+            found = values.decode(values.Queue, value)
+        except Corrupt as error:
+            _log.error("the counters of queue %r are reset: %s", name, error)
+            write_batch.touch(name)
+            continue
+        write_batch.stats[name] = QueueStats(*found.stats)
+        if found.paused:
+            write_batch.paused.add(name)
 
 
 async def stored_documents(source: Source, prefix: bytes) -> AsyncIterator[tuple[str, Document]]:
     """Yield kinds and documents under the prefix, in key order, without those that can't be decoded."""
-    async for rows in source.scan(prefix):
-        for stored, value in rows:
-            kind, name = keys.document_parts(stored)
-            try:
-                found = values.decode(values.StoredDocument, value)
-            except values.Corrupt as error:
-                _log.error("the document %r of kind %r is ignored: %s", name, kind, error)
-                continue
-            yield kind, Document(name, found.value, found.written_us)
+    async for stored, value in source.rows(prefix):
+        kind, name = keys.document_parts(stored)
+        try:
+            found = values.decode(values.StoredDocument, value)
+        except Corrupt as error:
+            _log.error("the document %r of kind %r is ignored: %s", name, kind, error)
+            continue
+        yield kind, Document(name, found.value, found.written_us)
 
 
 Unreadable = dict[bytes, tuple[Record, str]]
@@ -279,44 +276,41 @@ async def _load_changes(store: SlateStore, unreadable: Unreadable) -> None:
 async def _load_claims(store: SlateStore) -> None:
     """Apply stored claims again to jobs that have not changed since."""
     claims = store.claims
-    async for rows in store.write_batch.source.scan(keys.CLAIM):
-        for stored, value in rows:
-            try:
-                claim = values.decode(Claimed, value)
-            except Corrupt as error:
-                _log.error("a claim can't be decoded, so its jobs are pending again: %s", error)
-                claim = Claimed(0, 0, None, [])
-            running: set[bytes] = set()
-            for key, epoch, lease in claim.entries:
-                store.newest = max(store.newest, key)
-                record = store.active.jobs.get(key)
-                if record is None:
-                    continue
-                if record.state is JobState.PENDING and record.epoch < epoch:
-                    records.claim(record, claim.now, lease, claim.worker, claim.key)
-                    claims.sessions[key] = claim.session
-                if records.is_current(record, claim.key):
-                    running.add(key)
-            number = claims.add(claim, running, keys.claim_number(stored))
-            if not running:
-                claims.remove(number)
-                store.write_batch.delete(stored)
+    async for stored, value in store.write_batch.source.rows(keys.CLAIM):
+        try:
+            claim = values.decode(Claimed, value)
+        except Corrupt as error:
+            _log.error("a claim can't be decoded, so its jobs are pending again: %s", error)
+            claim = Claimed(0, 0, None, [])
+        running: set[bytes] = set()
+        for key, epoch, lease in claim.entries:
+            store.newest = max(store.newest, key)
+            record = store.active.jobs.get(key)
+            if record is None:
+                continue
+            if record.state is JobState.PENDING and record.epoch < epoch:
+                records.claim(record, claim.now, lease, claim.worker, claim.key)
+                claims.sessions[key] = claim.session
+            if records.is_current(record, claim.key):
+                running.add(key)
+        number = claims.add(claim, running, keys.claim_number(stored))
+        if not running:
+            claims.remove(number)
+            store.write_batch.delete(stored)
 
 
 async def _load_limits(store: SlateStore) -> None:
     """Read the rates and the turns, and count the units of running jobs."""
     source, buckets = store.write_batch.source, dict[str, BucketState]()
-    async for rows in source.scan(keys.BUCKET):
-        for stored, value in rows:
-            name = keys.bucket_name(stored)
-            store.stored_buckets.add(name)
-            with suppress(Corrupt):  # It has no arrival time then.
-                found = values.decode(values.Bucket, value)
-                buckets[name] = BucketState(0, found.tat, found.due)
-    async for rows in source.scan(keys.TURN):
-        for stored, value in rows:
-            with suppress(Corrupt):
-                store.turns[keys.turn_parts(stored)] = values.decode(values.Turn, value).turn
+    async for stored, value in source.rows(keys.BUCKET):
+        name = keys.bucket_name(stored)
+        store.stored_buckets.add(name)
+        with suppress(Corrupt):  # It has no arrival time then.
+            found = values.decode(values.Bucket, value)
+            buckets[name] = BucketState(0, found.tat, found.due)
+    async for stored, value in source.rows(keys.TURN):
+        with suppress(Corrupt):
+            store.turns[keys.turn_parts(stored)] = values.decode(values.Turn, value).turn
     for record in store.active.jobs.values():
         if record.limits and record.state is JobState.RUNNING:
             for name, units in record.limits:

@@ -32,7 +32,6 @@ class PayloadCache:
         """The number of misses without read-ahead, after a read-ahead that found few useful values."""
 
     def keep(self, key: bytes, value: bytes) -> None:
-        """Cache the value if there is room."""
         if self._size < ROOM and key not in self._values:
             self._values[key] = value
             self._size += len(value) + _OVERHEAD

@@ -12,9 +12,8 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from heapq import nlargest
-from typing import TypeVar
 
-from dayjob.engines.base import Diagnostic, Document, JobQuery, Token
+from dayjob.engines.base import Diagnostic, Document, JobQuery, Reply, Token
 from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.slatedb import keys
 from dayjob.engines.slatedb.database import Source
@@ -27,8 +26,6 @@ from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable, I
 from dayjob.model.job import EndedJob, Job, JobState, QueueStats
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import Topic
-
-Reply = TypeVar("Reply")
 
 _TRIES = 20
 

@@ -9,17 +9,14 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
 
 from msgspec import Struct
 from slatedb import uniffi
 
-from dayjob.engines.base import Transient
+from dayjob.engines.base import Reply, Transient
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM
-
-Reply = TypeVar("Reply")
 
 _environment = Lock()
 _FLUSH_FACTOR = 20
@@ -281,7 +278,6 @@ def _text(error: uniffi.Error) -> str:
 
 
 def _new_cache() -> uniffi.DbCache:
-    """Return the cache of one open database."""
     blocks, indexes = (
         uniffi.DbCache.new_foyer_cache(uniffi.FoyerCacheOptions(max_capacity=size, shards=_CACHE_SHARDS))
         for size in (_BLOCK_CACHE_BYTES, _INDEX_CACHE_BYTES)

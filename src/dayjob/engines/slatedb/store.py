@@ -18,13 +18,13 @@ from dayjob.engines import verbs
 from dayjob.engines.active_jobs import ActiveStore
 from dayjob.engines.base import MOST_BLOCKED, Insertion, JobQuery, RetentionTimes, SettleOp
 from dayjob.engines.limits import BucketState
-from dayjob.engines.record import Record
+from dayjob.engines.record import Corrupt, Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
 from dayjob.engines.slatedb.keys import FINISHED_STATES
 from dayjob.engines.slatedb.open_claims import OpenClaims
 from dayjob.engines.slatedb.payload_cache import PayloadCache
-from dayjob.engines.slatedb.values import Claimed, Corrupt, Finished
+from dayjob.engines.slatedb.values import Claimed, Finished
 from dayjob.engines.slatedb.write_batch import WriteBatch
 from dayjob.errors import EngineUnavailable
 from dayjob.model.job import FINISHED, Job, JobState
@@ -127,23 +127,17 @@ class SlateStore(ActiveStore):
         return None
 
     def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
-        reserved = self.active.reserved_ids(keys, now)
+        reserved = super().reserved_ids(keys, now)
         if reserved:
             self.write_batch.confirm()
         return reserved
 
-    def reserve_ids(self, reserving: Sequence[bytes], until: int) -> None:
-        for key in reserving:
-            self._reserve(key, until)
-
-    def hold_key(self, job: Insertion, until: int) -> None:
-        self._reserve(job.window, until, job.key)
-
-    def _reserve(self, key: bytes, until: int, job: bytes | None = None) -> None:
-        before = self.active.reserve(key, until, job)
+    def _reserve(self, key: bytes, until: int, job: bytes | None = None) -> int | None:
+        before = super()._reserve(key, until, job)
         if before is not None:
             self.write_batch.delete(keys.reservation(before, key))
         self.write_batch.put(keys.reservation(until, key), job or b"")
+        return before
 
     def replace_call(self, key: bytes, job: Insertion) -> int:
         row = keys.job(key)
@@ -428,7 +422,7 @@ class SlateStore(ActiveStore):
                 try:
                     head, body = values.job_parts(self.payloads[record.key])
                     jobs.append(values.full_job(record, head, body))
-                except values.Corrupt as error:
+                except Corrupt as error:
                     head = values.substitute_head(record)
                     jobs.append(values.full_job(record, head, b"", str(error)))
         return jobs

@@ -22,13 +22,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 from slatedb import uniffi
 
-from dayjob.engines.base import Token, Transient
+from dayjob.engines.base import Reply, Token, Transient
 from dayjob.engines.local import Claims, Subscribers
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.database import Database
@@ -51,7 +51,6 @@ from dayjob.runtime.signals import Topic
 
 _log = logging.getLogger("dayjob.engines.slatedb")
 
-Reply = TypeVar("Reply")
 Verb = Callable[[SlateStore], Coroutine[Any, Any, Any]]
 
 _MAX_CALLS = 200
@@ -218,7 +217,6 @@ class StoreThread:
             self.closed.set_result(None)
 
     def _fail_calls(self) -> None:
-        """Fail the calls that are left."""
         with self._lock:
             self._closing = True
             waiting = list(self._waiting)

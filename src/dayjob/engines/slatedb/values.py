@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.record import Facts, Record, corrupt_text
+from dayjob.engines.record import Corrupt, Facts, Record, corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, DedupUntil, Failure, Job, JobState, QueueStats
 from dayjob.model.limits import Units
@@ -26,14 +26,9 @@ UNREADABLE = "unreadable"
 _encode = msgspec.msgpack.Encoder().encode
 _CODES = {
     JobState.SCHEDULED: 0, JobState.PENDING: 1, JobState.RUNNING: 2, JobState.DONE: 3, JobState.DEAD: 4,
-    JobState.CANCELLED: 5,
-    JobState.LIMITED: 6,
+    JobState.CANCELLED: 5, JobState.LIMITED: 6,
 }  # fmt: skip
 _STATES = {code: state for state, code in _CODES.items()}
-
-
-class Corrupt(Exception):
-    """A value that can't be decoded. The text names the part."""
 
 
 class Head(Struct, array_like=True, frozen=True, gc=False):
@@ -147,8 +142,7 @@ UNREADABLE_HEAD = Head(queue=UNREADABLE, priority=0, max_attempts=1, enqueued_us
 
 _NAMES: dict[type[Struct], str] = {
     Head: "head", Body: "body", Changed: "state", Claimed: "claim", Queue: "queue's counters", Owner: "owner",
-    Removal: "removal", StoredDocument: "document", Bucket: "bucket",
-    Turn: "turn",
+    Removal: "removal", StoredDocument: "document", Bucket: "bucket", Turn: "turn",
 }  # fmt: skip
 """The parts, as errors name them."""
 

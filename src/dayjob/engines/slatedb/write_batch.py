@@ -36,9 +36,6 @@ class WriteBatch:
         """
         self.put(keys.LAYOUT_KEY, values.layout_value(keys.VERSION))
 
-    async def get(self, key: bytes) -> bytes | None:
-        return self.staged[key] if key in self.staged else await self.source.get(key)
-
     async def get_all(self, wanted: Sequence[bytes]) -> list[bytes | None]:
         absent = [key for key in wanted if key not in self.staged]
         found = dict(zip(absent, await self.source.get_all(absent), strict=True))

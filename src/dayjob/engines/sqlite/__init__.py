@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
+from dayjob.engines.base import Engine
 from dayjob.engines.registry import Location
 from dayjob.engines.sqlite.database import SqliteLayout, SqliteSettings
 from dayjob.engines.sqlite.engine import SqliteEngine
@@ -13,7 +14,7 @@ from dayjob.errors import ConfigError
 from dayjob.runtime.clock import SYSTEM, Clock
 
 
-def create(location: Location, clock: Clock | None) -> SqliteEngine:
+def create(location: Location, clock: Clock | None) -> Engine:
     return SqliteEngine(_read(location), clock or SYSTEM)
 
 

@@ -8,16 +8,14 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
 
 from msgspec import Struct
 
+from dayjob.engines.base import Reply
 from dayjob.engines.sqlite.statements import migrations
 from dayjob.errors import ConfigError, EngineFenced, EngineUnavailable
 from dayjob.runtime import entropy
 from dayjob.runtime.clock import SYSTEM, block
-
-Reply = TypeVar("Reply")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.002
 
@@ -130,7 +128,11 @@ class SqliteSettings(Struct, frozen=True):
         connection = self.connect()
         try:
             self.create_layout(connection)
-            _check_writable(self, connection)
+            self.begin(connection)
+            try:  # ``BEGIN`` alone does not fail in a file that is read-only.
+                connection.execute("UPDATE dayjob_meta SET value = value")
+            finally:
+                connection.execute("ROLLBACK")
         except BaseException as error:
             connection.close()
             if isinstance(error, sqlite3.Error):
@@ -227,15 +229,6 @@ class SqliteLayout(Struct, frozen=True):
 
 def is_busy(error: sqlite3.Error) -> bool:
     return "locked" in str(error) or "busy" in str(error)
-
-
-def _check_writable(settings: SqliteSettings, connection: sqlite3.Connection) -> None:
-    """Raise if the file is read-only. ``BEGIN`` alone does not fail then."""
-    settings.begin(connection)
-    try:
-        connection.execute("UPDATE dayjob_meta SET value = value")
-    finally:
-        connection.execute("ROLLBACK")
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -15,11 +15,7 @@ LOW_SPACE = 2**30
 _MEBIBYTE = 2**20
 
 
-def diagnose(connection: sqlite3.Connection, settings: SqliteSettings) -> list[Diagnostic]:
-    return list(_findings(connection, settings))
-
-
-def _findings(connection: sqlite3.Connection, settings: SqliteSettings) -> Iterator[Diagnostic]:
+def diagnose(connection: sqlite3.Connection, settings: SqliteSettings) -> Iterator[Diagnostic]:
     (layout,) = connection.execute("SELECT value FROM dayjob_meta WHERE key = 'layout'").fetchone()
     size = settings.path.stat().st_size / _MEBIBYTE
     yield Diagnostic("layout", "ok", f"version {layout} in {settings.path} ({size:,.1f} MiB)")

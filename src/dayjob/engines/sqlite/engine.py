@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
 from dayjob.engines import verbs
-from dayjob.engines.base import Capabilities, ClaimRequest, Diagnostic, Insertion, Token, claim_key
+from dayjob.engines.base import Capabilities, ClaimRequest, Diagnostic, Insertion, Reply, Token, claim_key
 from dayjob.engines.caller_connection import is_aiosqlite, started
 from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.sqlite.database import FileId, Locked, SqliteSettings
@@ -26,8 +26,6 @@ from dayjob.model.job import EndedJob, Enqueued, Job
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.process import this_process
 from dayjob.runtime.threads import CallThreads
-
-Reply = TypeVar("Reply")
 
 
 class SqliteEngine(LocalEngine[SqliteStore]):
@@ -77,14 +75,11 @@ class SqliteEngine(LocalEngine[SqliteStore]):
                     with suppress(EngineFenced):
                         await self._write(remove_owner)
             finally:
-                await self._end_threads()
-
-    async def _end_threads(self) -> None:
-        threads = (self._reader, self._writer)
-        self._reader = self._writer = None
-        for thread in threads:
-            if thread is not None:
-                await thread.close()
+                threads = (self._reader, self._writer)
+                self._reader = self._writer = None
+                for thread in threads:
+                    if thread is not None:
+                        await thread.close()
 
     async def _write(
         self,
@@ -179,6 +174,6 @@ class SqliteEngine(LocalEngine[SqliteStore]):
 
     async def diagnose(self) -> list[Diagnostic]:
         async def read(store: SqliteStore) -> list[Diagnostic]:
-            return diagnose(store.connection, self.settings)
+            return list(diagnose(store.connection, self.settings))
 
         return await self._read(read)

@@ -13,7 +13,7 @@ from dayjob.engines.limits import BucketState
 from dayjob.engines.record import Record
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.rows import Row
-from dayjob.engines.sqlite.statements import statement
+from dayjob.engines.sqlite.statements import directed, statement
 from dayjob.engines.store import Deltas, Store
 from dayjob.model.job import FINISHED, Job, JobState, QueueStats
 
@@ -52,7 +52,6 @@ class Queries(Store):
         self._names: dict[int, str] = {}
 
     def _execute(self, name: str, *parameters: object) -> sqlite3.Cursor:
-        """Execute the statement with this name."""
         return self._cursor.execute(statement(name), parameters)
 
     def _one(self, name: str, *parameters: object) -> Row | None:
@@ -213,23 +212,18 @@ class Queries(Store):
             pending = await self._pending_keys(query)
             if pending is not None:
                 return await self._present(pending)
-        conditions, parameters = ["1"], []
-        for condition, value in (
-            (f"job.state = '{query.state}'" if query.state else "", None),
-            ("job.queue_id = ?", queue_id),
-            ("job.task = ?", query.task),
-            ("job.id < ?" if query.newest_first else "job.id > ?", query.after),
-        ):
-            if value is not None:
-                parameters.append(value)
-            if condition and (value is not None or "?" not in condition):
-                conditions.append(condition)
+        given = {
+            "job.queue_id = ?": queue_id,
+            "job.task = ?": query.task,
+            "job.id < ?" if query.newest_first else "job.id > ?": query.after,
+        }
+        wanted = {condition: value for condition, value in given.items() if value is not None}
         select = statement("find").format(
             index=index,
-            conditions=" AND ".join(conditions),
+            conditions=" AND ".join([f"job.state = '{query.state}'" if query.state else "1", *wanted]),
             order=f"ORDER BY job.id {'DESC' if query.newest_first else ''} LIMIT ?",
         )
-        found = self._cursor.execute(select, (*parameters, query.limit)).fetchall()
+        found = self._cursor.execute(select, (*wanted.values(), query.limit)).fetchall()
         return [rows.full_job(row) for row in found]
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
@@ -261,12 +255,8 @@ class Queries(Store):
         self, state: JobState, queue: str | None, after: bytes | None, limit: int, newest_first: bool = False
     ) -> list[bytes]:
         """Return ids of finished jobs in id order, merged from the index range of each queue."""
-        name, start = ("finished_keys_newest_first", _LAST) if newest_first else ("finished_keys", _FIRST)
-        runs = [
-            self._keys(name, state.value, queue_id, start if after is None else after, limit)
-            for queue_id in await self._queue_ids(queue)
-        ]
-        return list(islice(merge(*runs, reverse=newest_first), limit))
+        ranges = [(state.value, queue_id) for queue_id in await self._queue_ids(queue)]
+        return self._merged("finished_keys", ranges, after, limit, newest_first)
 
     async def _pending_keys(self, query: JobQuery) -> list[bytes] | None:
         """Return ids of pending jobs in id order, merged from the range of each queue, priority and turn.
@@ -280,11 +270,19 @@ class Queries(Store):
                 ranges.append((queue_id, *row))
                 if len(ranges) * query.limit > _MERGED:
                     return None
-        newest_first = query.newest_first
-        name, start = ("pending_keys_newest_first", _LAST) if newest_first else ("pending_keys", _FIRST)
-        after = start if query.after is None else query.after
-        runs = [self._keys(name, *one, after, query.limit) for one in ranges]
-        return list(islice(merge(*runs, reverse=newest_first), query.limit))
+        return self._merged("pending_keys", ranges, query.after, query.limit, query.newest_first)
+
+    def _merged(
+        self, name: str, ranges: Sequence[Row], after: bytes | None, limit: int, newest_first: bool
+    ) -> list[bytes]:
+        """Return ids in the direction of travel, merged from ranges of an index."""
+        if after is None:
+            after = _LAST if newest_first else _FIRST
+        sql = directed(name, newest_first)
+        runs = [
+            [row[0] for row in self._cursor.execute(sql, (*one, after, limit)).fetchall()] for one in ranges
+        ]
+        return list(islice(merge(*runs, reverse=newest_first), limit))
 
     async def _queue_ids(self, queue: str | None) -> list[int]:
         names = [queue] if queue is not None else list(await self.stats())

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.record import Record, corrupt_text, new_state, next_epoch
+from dayjob.engines.record import Corrupt, Record, corrupt_text, new_state, next_epoch
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, NORMAL, RUNNING, Failure, Job, JobState
 from dayjob.model.limits import Units
@@ -28,10 +28,6 @@ ALL_QUEUES = 0
 """The ``dedup_scope`` of a global dedup key. No queue has this id."""
 
 _NOT_WHOLE = "a counter or a time is not a whole number"
-
-
-class Corrupt(Exception):
-    """A row with a value of the wrong type. The text names it."""
 
 
 CALL_COLUMNS = ("task", "tenant", "headers", "payload")

@@ -22,11 +22,7 @@ _HERE = files("dayjob.engines.sqlite")
 WIDEST = 500
 _WIDTHS = (1, 10, 100, WIDEST)
 _INSERT_WIDTHS = (50, 10, 1)
-_INSERT_ROW = f"({', '.join('?' for _ in rows.INSERT_COLUMNS)})"
-_PLACED_ROW = f"({', '.join('?' for _ in rows.PLACED_INSERT_COLUMNS)})"
 _CONSTANTS = {
-    "INSERT_COLUMNS": ", ".join(rows.INSERT_COLUMNS),
-    "PLACED_INSERT_COLUMNS": ", ".join(rows.PLACED_INSERT_COLUMNS),
     "CALL": ", ".join(f"{name} = ?" for name in rows.CALL_COLUMNS),
     "CLAIM_COLUMNS": ", ".join(rows.CLAIM_COLUMNS),
     "JOB_COLUMNS": ", ".join(f"job.{name}" for name in rows.JOB_COLUMNS),
@@ -54,15 +50,16 @@ def key_chunks(keys: Sequence[Item]) -> Iterator[tuple[int, tuple[Item | None, .
 
 
 @cache
-def insert_of(width: int) -> str:
-    """Return the statement that inserts that many rows."""
-    return statement("insert").format(rows=", ".join([_INSERT_ROW] * width))
+def directed(name: str, newest_first: bool) -> str:
+    """Return the statement for ids beyond a cursor in the direction of travel."""
+    return statement(name).format(beyond="<" if newest_first else ">", order="DESC" if newest_first else "")
 
 
 @cache
-def insert_placed() -> str:
-    """Return the statement that inserts one row with its place."""
-    return statement("insert_placed").format(rows=_PLACED_ROW)
+def insert_of(width: int, columns: tuple[str, ...] = rows.INSERT_COLUMNS) -> str:
+    """Return the statement that inserts that many rows."""
+    row = f"({', '.join('?' * len(columns))})"
+    return statement("insert").format(columns=", ".join(columns), rows=", ".join([row] * width))
 
 
 def insert_chunks(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:

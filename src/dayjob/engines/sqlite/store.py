@@ -14,18 +14,11 @@ from itertools import chain
 from dayjob.engines import record as records
 from dayjob.engines import verbs
 from dayjob.engines.base import MOST_BLOCKED, Document, Insertion, SettleOp
-from dayjob.engines.record import Record
+from dayjob.engines.record import Corrupt, Record
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.queries import Queries
 from dayjob.engines.sqlite.rows import Row
-from dayjob.engines.sqlite.statements import (
-    insert_chunks,
-    insert_of,
-    insert_placed,
-    key_chunks,
-    keyed,
-    statement,
-)
+from dayjob.engines.sqlite.statements import insert_chunks, insert_of, key_chunks, keyed, statement
 from dayjob.model.job import Job, JobState
 from dayjob.runtime.process import Process, is_gone
 from dayjob.runtime.signals import queue_topic
@@ -61,7 +54,6 @@ class SqliteStore(Queries):
         """Owners to remove with their last claim."""
 
     def flush(self) -> None:
-        """Write the buffered changes."""
         for width, keys in key_chunks(self._removed):
             self._cursor.execute(keyed("remove", width), keys)
         for name, changed in (
@@ -123,7 +115,7 @@ class SqliteStore(Queries):
         row = rows.insertion_row(job, queue_id, run_at, expires_at, now)
         insert = insert_of(1)
         if job.limits or job.fair is not None or job.dedup_global:
-            insert, row = insert_placed(), rows.placed_row(row, job)
+            insert, row = insert_of(1, rows.PLACED_INSERT_COLUMNS), rows.placed_row(row, job)
         if self._cursor.execute(insert, row).rowcount == 1:
             return None
         if self._exists(job.key):
@@ -259,7 +251,7 @@ class SqliteStore(Queries):
         for row in self._execute("candidates", queue_id, now, limit):
             try:
                 job = rows.claimed_job(row, queue, now, lease, worker, key)
-            except rows.Corrupt as error:
+            except Corrupt as error:
                 corrupt[row[0]] = str(error)
                 continue
             jobs.append(job)

@@ -15,8 +15,9 @@ from contextlib import suppress
 from enum import Enum
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any
 
+from dayjob.engines.base import Reply
 from dayjob.engines.sqlite.database import FileId, SqliteSettings
 from dayjob.engines.sqlite.forks import register
 from dayjob.engines.sqlite.log_watch import LogWatch, notify, sync
@@ -27,7 +28,6 @@ from dayjob.errors import Closed, DayjobError, EngineFenced
 from dayjob.runtime.signals import Signals, Topic
 from dayjob.runtime.threads import joined
 
-Reply = TypeVar("Reply")
 Verb = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
 Call = tuple[Verb, "asyncio.Future[Any]", bool]
 """A verb, the future of its caller, and whether its commit may reach the disk after its reply."""

@@ -6,9 +6,7 @@
 -- Replies NULL if all were ended, else "number done " for each that was, with its number in the batch; then "0 pending queue"
 -- for each queue whose limited jobs got room, and "0 scheduled " if a line has a new due time. So do the other statements with
 -- leave_limits.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now
-),
+WITH :CLOCK,
 removed AS (
     DELETE FROM dayjob.jobs
     USING unnest($3::text::uuid[], $4::text::uuid[]) WITH ORDINALITY AS op (id, claim, number)
@@ -36,15 +34,11 @@ departed AS MATERIALIZED (
         array_agg(ROW('running', limits, NULL, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs
     FROM ended
 ),
-woken AS MATERIALIZED (
-    SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics FROM departed
-),
+:WOKEN,
 result AS MATERIALIZED (
     SELECT CASE WHEN departed.number < $5 OR topics <> '{}'
         THEN ARRAY(SELECT concat(ended.number, ' done ') FROM ended) || topics END AS reply
     FROM departed, woken
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
-)
+:STORED
 SELECT reply FROM result

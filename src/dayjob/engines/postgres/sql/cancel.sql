@@ -3,9 +3,7 @@
 -- $6 queues  $7 their retention  $8 the retention of other queues
 -- Jobs leave their lines before others are woken: departed reads the changes first.
 -- Replies with each job that was not finished as a JSON list: id, queue, task, state before, state, attempts.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now
-),
+WITH :CLOCK,
 found AS MATERIALIZED (
     SELECT id, queue, task, state, attempts, limits, limited_by, coalesce(($7::bigint[])[array_position($6::text[], queue)], $8) AS retention
     FROM dayjob.jobs
@@ -42,15 +40,11 @@ departed AS MATERIALIZED (
     FROM found
     WHERE state <> 'running' AND (SELECT count(*) FROM removed) + (SELECT count(*) FROM saved) > 0
 ),
-woken AS MATERIALIZED (
-    SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics FROM departed
-),
+:WOKEN,
 result AS MATERIALIZED (
     SELECT bool_or(state = 'running') AS requests, coalesce(array_agg(json_build_array(id, queue, task, state,
         CASE state WHEN 'running' THEN state ELSE 'cancelled' END, attempts)::text), '{}') || (SELECT topics FROM woken) AS reply
     FROM found
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
-)
+:STORED
 SELECT reply, CASE WHEN requests AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END FROM result

@@ -4,9 +4,7 @@
 -- The last attempt of a job whose error is not of :CRASHES does not count: another job may have ended the worker.
 -- The jobs of dead workers are found by a walk over the running jobs in lease order: workers seldom die.
 -- Replies with each job as a JSON list: id, queue, task, old state, new state, attempts. Stores no reply if there are none.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now
-),
+WITH :CLOCK,
 locked AS MATERIALIZED (
     SELECT id, queue, task, limits, attempts, attempts >= max_attempts AS last,
         attempts >= max_attempts AND (max_attempts = 1 OR coalesce(last_error, '') IN (:CRASHES)) AS dead
@@ -48,9 +46,7 @@ counted AS (
 departed AS MATERIALIZED (
     SELECT array_agg(ROW('running', limits, NULL, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs FROM ended
 ),
-woken AS MATERIALIZED (
-    SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics FROM departed
-),
+:WOKEN,
 result AS MATERIALIZED (
     SELECT coalesce(array_agg(json_build_array(id, queue, task, 'running', state, attempts)::text), '{}') || (SELECT topics FROM woken) AS reply
     FROM ended

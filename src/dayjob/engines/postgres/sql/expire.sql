@@ -2,9 +2,7 @@
 -- $1 token  $2 now  $3 limit  $4 queues  $5 their retention  $6 the retention of other queues  $7 error
 -- Jobs leave their lines before others are woken: departed reads the changes first.
 -- Replies with each job as a JSON list: id, queue, task, old state, new state, attempts. Stores no reply if there are none.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now
-),
+WITH :CLOCK,
 expired AS MATERIALIZED (
     SELECT id, queue, task, state, limits, limited_by, coalesce(($5::bigint[])[array_position($4::text[], queue)], $6) AS retention
     FROM dayjob.jobs
@@ -38,9 +36,7 @@ departed AS MATERIALIZED (
     FROM expired
     WHERE (SELECT count(*) FROM removed) + (SELECT count(*) FROM saved) > 0
 ),
-woken AS MATERIALIZED (
-    SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics FROM departed
-),
+:WOKEN,
 result AS MATERIALIZED (
     SELECT coalesce(array_agg(json_build_array(id, queue, task, state, 'cancelled', 0)::text), '{}') || (SELECT topics FROM woken) AS reply
     FROM expired

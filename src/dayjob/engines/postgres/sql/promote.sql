@@ -1,9 +1,7 @@
 -- Make due jobs pending, and wake the lines whose tokens are due.
 -- $1 token  $2 now  $3 limit
 -- Replies with their number, and "0 pending queue" for each of their queues. Stores no reply if there are none.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now
-),
+WITH :CLOCK,
 due AS MATERIALIZED (
     SELECT id FROM dayjob.jobs
     WHERE state = 'scheduled' AND run_at <= (SELECT now FROM clock)

@@ -13,7 +13,5 @@ counted AS (
 result AS MATERIALIZED (
     SELECT ARRAY[count(*)::text] AS reply FROM removed
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
-)
+:STORED
 SELECT reply FROM result

@@ -20,14 +20,7 @@ saved AS (
     WHERE jobs.id = given.id
     RETURNING jobs.queue, given.before, jobs.state, given.limits, given.limited_by
 ),
-counted AS (
-    INSERT INTO dayjob.counters (queue, pending, scheduled, limited)
-    SELECT queue, count(*) FILTER (WHERE state = 'pending') - count(*) FILTER (WHERE before = 'pending'),
-        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE before = 'scheduled'),
-        -count(*) FILTER (WHERE before = 'limited')
-    FROM saved
-    GROUP BY queue
-)
+:COUNT_MOVED
 SELECT ARRAY(SELECT DISTINCT concat('0 ', state, ' ', queue) FROM saved),
     (
         SELECT array_agg(ROW(before, limits, limited_by, NULL)::dayjob.departure)::text

@@ -1,9 +1,7 @@
 -- Make dead jobs pending again.
 -- $1 token  $2 now  $3 ids
 -- Replies with each that was dead as a JSON list: id, queue, task, old state, new state, attempts.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now
-),
+WITH :CLOCK,
 saved AS (
     UPDATE dayjob.jobs
     SET state = 'pending', late = pg_current_xact_id(), attempts = 0, run_at = clock.now, last_error = NULL, finished_at = NULL, remove_at = NULL,
@@ -19,7 +17,5 @@ counted AS (
 result AS MATERIALIZED (
     SELECT coalesce(array_agg(json_build_array(id, queue, task, 'dead', 'pending', 0)::text), '{}') AS reply FROM saved
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
-)
+:STORED
 SELECT reply FROM result

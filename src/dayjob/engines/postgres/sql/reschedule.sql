@@ -1,9 +1,7 @@
 -- Change due time or priority of waiting jobs.
 -- $1 token  $2 now  $3 ids  $4 due times  $5 priorities, each NULL to leave it as it is
 -- Replies "id queue" for each that was waiting.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now
-),
+WITH :CLOCK,
 waiting AS MATERIALIZED (
     SELECT jobs.id, jobs.state AS before, jobs.limits, jobs.limited_by, change.run_at, change.priority,
         CASE WHEN change.run_at IS NULL THEN CASE jobs.state WHEN 'limited' THEN 'pending' ELSE jobs.state END
@@ -21,27 +19,16 @@ saved AS (
     WHERE jobs.id = waiting.id
     RETURNING jobs.id, jobs.queue, waiting.before, waiting.state, waiting.limits, waiting.limited_by
 ),
-counted AS (
-    INSERT INTO dayjob.counters (queue, pending, scheduled, limited)
-    SELECT queue, count(*) FILTER (WHERE state = 'pending') - count(*) FILTER (WHERE before = 'pending'),
-        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE before = 'scheduled'),
-        -count(*) FILTER (WHERE before = 'limited')
-    FROM saved
-    GROUP BY queue
-),
+:COUNT_MOVED,
 departed AS MATERIALIZED (
     SELECT coalesce(array_agg(concat(id, ' ', queue)), '{}') AS reply,
         array_agg(ROW(before, limits, limited_by, NULL)::dayjob.departure)
             FILTER (WHERE limits IS NOT NULL AND before <> state) AS jobs
     FROM saved
 ),
-woken AS MATERIALIZED (
-    SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics FROM departed
-),
+:WOKEN,
 result AS MATERIALIZED (
     SELECT reply || topics AS reply FROM departed, woken
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
-)
+:STORED
 SELECT reply FROM result

@@ -4,7 +4,5 @@
 WITH result AS MATERIALIZED (
     SELECT woken::text || topics AS reply FROM dayjob.set_limit($2, $3, $4)
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
-)
+:STORED
 SELECT reply FROM result

@@ -3,9 +3,7 @@
 -- The state is compared as an expression: otherwise the planner walks the index of leases.
 -- Replies "number state queue" for each that was applied, with its number in the batch. Without a token, the transaction
 -- continues: the second column is for finish_limits.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now
-),
+WITH :CLOCK,
 current AS MATERIALIZED (
     SELECT op.number, jobs.id, jobs.queue, jobs.limits, op.charges, op.transition, op.error, op.delay, op.result, op.progress,
         op.retain_done, op.retain_dead, op.retain_cancelled,

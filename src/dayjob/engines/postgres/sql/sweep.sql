@@ -12,12 +12,7 @@ removed AS (
     DELETE FROM dayjob.jobs WHERE id = ANY (ARRAY(SELECT id FROM expired))
     RETURNING queue, state, remove_at
 ),
-counted AS (
-    INSERT INTO dayjob.counters (queue, dead, cancelled)
-    SELECT queue, -count(*) FILTER (WHERE state = 'dead'), -count(*) FILTER (WHERE state = 'cancelled')
-    FROM removed
-    GROUP BY queue
-),
+:COUNT_REMOVED,
 result AS MATERIALIZED (
     SELECT count(*) AS removed, ARRAY[count(*)::text, max(remove_at)::text] AS reply FROM removed
 ),

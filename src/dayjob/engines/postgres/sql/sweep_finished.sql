@@ -8,12 +8,7 @@ WITH removed AS (
         AND coalesce(finished_at <= (SELECT dayjob.now_us($2) - $5::bigint), false)
     RETURNING queue, state
 ),
-counted AS (
-    INSERT INTO dayjob.counters (queue, dead, cancelled)
-    SELECT queue, -count(*) FILTER (WHERE state = 'dead'), -count(*) FILTER (WHERE state = 'cancelled')
-    FROM removed
-    GROUP BY queue
-),
+:COUNT_REMOVED,
 result AS MATERIALIZED (
     SELECT count(*) AS removed, ARRAY[count(*)::text, $6] AS reply FROM removed
 ),

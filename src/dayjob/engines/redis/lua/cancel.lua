@@ -2,9 +2,7 @@
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; the retention times (`take_retention`).
 -- Returns a list of two: a string with one byte for each (0 not found, 1 removed, 2 requested), and the jobs that ended,
 -- see report.
-local ids = take_ids()
-local retention = take_retention()
-fetch(ids)
+local ids, retention = take_jobs(), take_retention()
 local replies, reported = {}, {}
 for index, id in ipairs(ids) do
   local r = load(id)

@@ -1,8 +1,7 @@
 -- Return the claims with a cancel request. Remove the entries of CANCEL_REQUESTS without one, which damage leaves.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined.
 -- Returns a string with 32 bytes for each: the id and the claim.
-local ids = take_ids()
-fetch(ids)
+local ids = take_jobs()
 local claims = {}
 for _, id in ipairs(ids) do
   local r = load(id)

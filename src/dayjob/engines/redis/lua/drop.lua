@@ -3,8 +3,7 @@
 -- ids, joined.
 -- Returns a list of two: the number of removed jobs, and the cursor, so that a repetition continues from the same id.
 local state, age, cursor = take_number(), take_number(), take()
-local ids = take_ids()
-fetch(ids)
+local ids = take_jobs()
 local dropped = 0
 for _, id in ipairs(ids) do
   local r = load(id)

@@ -1,8 +1,7 @@
 -- Set new leases for the claims that are current.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its claim and its lease.
 -- Returns a string with nine bytes for each: the new end of the lease, or NONE, and whether a cancel is requested.
-local ids = take_ids()
-fetch(ids)
+local ids = take_jobs()
 local replies = {}
 for index, id in ipairs(ids) do
   local claim, lease = take(), take_number()

@@ -7,8 +7,7 @@
 -- follow-up jobs of those that were applied.
 local NUMBERS, NUMBERS_SIZE = '>c16BBI4c8c8c8c8', 54
 local NOT_KEPT = to_time(0)
-local ids, numbers = take_ids(), take()
-fetch(ids)
+local ids, numbers = take_jobs(), take()
 local replies, inserted = {}, {}
 
 -- Skip the follow-up jobs of a settlement that is not applied.

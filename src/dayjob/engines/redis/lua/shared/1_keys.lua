@@ -35,16 +35,6 @@ local function take_number()
   return tonumber(take())
 end
 
--- Return the 16-byte ids of one argument.
-local function take_ids()
-  local joined = take()
-  local ids = {}
-  for first = 1, #joined, 16 do
-    ids[#ids + 1] = sub(joined, first, first + 15)
-  end
-  return ids
-end
-
 -- Run a command on one key with any number of values.
 local function send(command, key, values)
   for first = 1, #values, CHUNK do

@@ -42,6 +42,16 @@ local function fetch(ids)
   end
 end
 
+-- Return the 16-byte ids of one argument, after reading their records.
+local function take_jobs()
+  local joined, ids = take(), {}
+  for first = 1, #joined, 16 do
+    ids[#ids + 1] = sub(joined, first, first + 15)
+  end
+  fetch(ids)
+  return ids
+end
+
 local function exists(id)
   if loaded[id] ~= nil then
     return loaded[id] ~= false

@@ -113,8 +113,7 @@ end
 -- Return for each job '\1' if it was stored, else '\0' and the id of the existing job, as one string; and the last
 -- job that was stored, if any.
 local function insert()
-  local ids = take_ids()
-  fetch(ids)
+  local ids = take_jobs()
   local replies, created, calls = {}, nil, nil
   for index, id in ipairs(ids) do
     local queue, numbers, dedup, facts, payload = take(), take(), take(), take(), take()

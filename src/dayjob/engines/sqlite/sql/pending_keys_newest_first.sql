@@ -1,5 +1,0 @@
--- The ids of a queue's pending jobs of one priority and turn, newest first.
-SELECT id FROM dayjob_jobs INDEXED BY dayjob_pending
-WHERE state = 'pending' AND queue_id = ? AND priority = ? AND turn = ? AND id < ?
-ORDER BY id DESC
-LIMIT ?
