@@ -22,7 +22,7 @@ from dayjob.cli.output import (
     yes_option,
 )
 from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store, whole_id
-from dayjob.inspect import DeadGroups, Inspector, error_line
+from dayjob.inspect import DeadGroups, Inspector, dead_groups, error_line
 from dayjob.inspect.json_fields import dead_group_fields
 from dayjob.model.names import counted
 
@@ -64,12 +64,12 @@ def list_dead(url: str, queue: str | None, limit: int, group: bool, as_json: boo
     """List dead jobs, the latest failure first."""
 
     async def work(broker: Broker) -> None:
-        inspector = Inspector(broker)
         if group:
-            _show_groups(await inspector.dead_groups(queue), as_json)
+            _show_groups(await dead_groups(broker, queue), as_json)
             return
         jobs = await broker.latest_dead(queue, limit=limit)
         if as_json:
+            inspector = Inspector(broker)
             print_json({"jobs": [inspector.job_fields(job) for job in jobs]})
             return
         rows = [

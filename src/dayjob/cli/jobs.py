@@ -241,7 +241,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
 
 
 def _content(inspector: Inspector, data: bytes) -> str:
-    text = indented(inspector.content(data), 4000)
+    text = indented(inspector.redaction.content(data), 4000)
     return text if len(text) <= 4000 else f"{text[:4000]}\n... ({len(data):,} bytes in total)"
 
 

@@ -21,7 +21,7 @@ from dayjob.dashboard.rendering import problem, url
 from dayjob.dashboard.security import RequestContext, audit, context_of
 from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import DayjobError, InvalidState
-from dayjob.inspect import Filter
+from dayjob.inspect import Filter, dead_groups
 from dayjob.inspect.search import DEAD, UNFINISHED, States
 from dayjob.model.job import CancelOutcome
 from dayjob.model.limits import Limit
@@ -279,8 +279,7 @@ async def _dead_queues(action: ActionRequest, operation: BulkOperation) -> list[
 
 async def _of_error(action: ActionRequest, operation: BulkOperation) -> list[str]:
     """Return the ids of the latest dead jobs with this task and error pattern."""
-    inspector = await action.state.inspector()
-    found = await inspector.dead_groups(action.fields.get("queue") or None)
+    found = await dead_groups(action.broker, action.fields.get("queue") or None)
     wanted = (action.fields.get("task", ""), action.fields["error"])
     ids = [id for group in found.groups if (group.task, group.error) == wanted for id in group.ids]
     operation.total = len(ids)

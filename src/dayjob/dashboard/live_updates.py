@@ -142,7 +142,7 @@ def limits_values(found: list[LimitInfo]) -> dict[str, str]:
 
 
 async def _limits(state: DashboardState) -> dict[str, Any]:
-    found = await (await state.inspector()).limits()
+    found = await (await state.broker()).limits()
     return {"values": limits_values(found), "shape": limits_shape(found)}
 
 
@@ -156,7 +156,7 @@ async def _operations(state: DashboardState) -> dict[str, Any]:
 
 
 async def _schedules(state: DashboardState) -> dict[str, Any]:
-    return {"shape": schedules_shape(await (await state.inspector()).schedules())}
+    return {"shape": schedules_shape(await (await state.broker()).schedules())}
 
 
 # Routes.

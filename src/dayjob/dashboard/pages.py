@@ -15,7 +15,15 @@ from dayjob.dashboard.live_updates import STATES, queue_key
 from dayjob.dashboard.rendering import page, problem, query_value
 from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
 from dayjob.dashboard.tiles import tiles
-from dayjob.inspect import Filter, Inspector, error_line, sum_stats
+from dayjob.inspect import (
+    Filter,
+    Inspector,
+    dead_groups,
+    dead_page,
+    error_line,
+    sum_stats,
+    task_statistics,
+)
 from dayjob.inspect.json_fields import span, when
 from dayjob.inspect.search import DEAD
 from dayjob.model.durations import SECOND
@@ -178,11 +186,11 @@ async def dead(request: Request) -> Response:
         "total": sum(by_queue.values()),
     }
     if query_value(request, "by") == "error":
-        found = await inspector.dead_groups(queue, budget=READ_BUDGET)
+        found = await dead_groups(inspector.broker, queue, budget=READ_BUDGET)
         shown = found.groups[:GROUPS_SHOWN]
         return page(request, "dead_groups.html", found=found, groups=shown, **common)
     after = query_value(request, "after")
-    latest = await inspector.dead_page(queue, after, JOBS_SHOWN)
+    latest = await dead_page(inspector.broker, queue, after, JOBS_SHOWN)
     listed = [(job, inspector.arguments(job), error_line(job.last_error)) for job in latest.jobs]
     return page(request, "dead.html", jobs=listed, after=latest.after, is_first=after is None, **common)
 
@@ -283,7 +291,7 @@ def _headers(inspector: Inspector, job: Job) -> dict[str, str]:
 
 
 def _content(inspector: Inspector, data: bytes) -> dict[str, Any]:
-    return {"value": inspector.content(data), "bytes": len(data)}
+    return {"value": inspector.redaction.content(data), "bytes": len(data)}
 
 
 async def edit_form(request: Request) -> Response:
@@ -307,7 +315,7 @@ async def tasks(request: Request) -> Response:
     """Statistics of each task, from a sample of the latest finished jobs."""
     inspector = await state_of(request).inspector()
     queue = query_value(request, "queue")
-    sample = await inspector.tasks(queue, budget=SAMPLE_BUDGET)
+    sample = await task_statistics(inspector.broker, queue, budget=SAMPLE_BUDGET)
     stats = await inspector.broker.all_stats()
     return page(
         request,
@@ -322,7 +330,7 @@ async def tasks(request: Request) -> Response:
 
 async def schedules(request: Request) -> Response:
     """Schedules, with their next due times."""
-    found = await (await state_of(request).inspector()).schedules()
+    found = await (await state_of(request).broker()).schedules()
     return page(
         request,
         "schedules.html",
@@ -350,7 +358,7 @@ def next_fires(schedule: Schedule) -> list[int]:
 
 async def limits(request: Request) -> Response:
     """The stored limits, and their use."""
-    found = await (await state_of(request).inspector()).limits()
+    found = await (await state_of(request).broker()).limits()
     return page(
         request,
         "limits.html",

@@ -41,8 +41,8 @@ class DeadGroups(Struct, frozen=True):
     total: int
 
 
-async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> DeadGroups:
-    """Group the latest ``GROUPED`` dead jobs, or those read in ``budget`` seconds."""
+async def dead_groups(broker: Broker, queue: str | None = None, *, budget: float = inf) -> DeadGroups:
+    """Group the latest ``GROUPED`` dead jobs, or those read in ``budget`` seconds, by their error."""
     latest = await _latest_dead(broker, queue, None, ReadBudget(GROUPED, budget))
     stats = await broker.all_stats()
     grouped: dict[tuple[str, str], list[Job]] = {}
@@ -75,7 +75,9 @@ async def _latest_dead(broker: Broker, queue: str | None, before: Job | None, co
     return latest
 
 
-async def dead_page(broker: Broker, queue: str | None, after: str | None, limit: int) -> Page:
+async def dead_page(
+    broker: Broker, queue: str | None = None, after: str | None = None, limit: int = 50
+) -> Page:
     """Return dead jobs, the latest failure first. The cursor stays valid when its job is gone."""
     cost = ReadBudget(limit + 1, inf)
     found = await _latest_dead(broker, queue, _decode_cursor(after), cost)

@@ -7,7 +7,7 @@ shares are right.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 
 from msgspec import Struct
 
@@ -59,7 +59,7 @@ class TaskSample(Struct, frozen=True):
     """Whether every kept done and dead job is in the sample."""
 
 
-async def task_statistics(broker: Broker, queue: str | None, *, budget: float) -> TaskSample:
+async def task_statistics(broker: Broker, queue: str | None = None, *, budget: float = inf) -> TaskSample:
     """Sample the latest jobs of a queue, or of all. Read for ``budget`` seconds at most."""
     sampled: list[Job] = []
     first = b""
