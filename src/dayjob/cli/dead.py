@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import click
 
 from dayjob.broker import Broker
@@ -15,6 +12,7 @@ from dayjob.cli.output import (
     confirm,
     console,
     json_option,
+    limit_option,
     print_json,
     print_line,
     progress,
@@ -23,6 +21,7 @@ from dayjob.cli.output import (
 )
 from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store, whole_id
 from dayjob.inspect import DeadGroups, Inspector, dead_groups, error_line
+from dayjob.inspect.dead import requeue_dead
 from dayjob.inspect.json_fields import dead_group_fields
 from dayjob.model.names import counted
 
@@ -50,14 +49,7 @@ def dead() -> None:
 
 @dead.command(name="list")
 @click.option("-q", "--queue", help="Only jobs of this queue.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=50,
-    show_default=True,
-    help="The maximum number of jobs.",
-)
+@limit_option
 @click.option("-g", "--group", is_flag=True, help="Group the latest 5,000 by their error.")
 @json_option
 def list_dead(url: str, queue: str | None, limit: int, group: bool, as_json: bool) -> None:
@@ -114,10 +106,8 @@ def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool,
             print_line("There are no dead jobs to requeue.")
             return NOTHING
         confirm(f"Requeue {counted(total, 'dead job')} of {', '.join(names)}?", yes)
-        done = 0
         with progress("requeuing", total) as update:
-            for name in names:
-                done += await broker.requeue_dead(name, on_progress=partial(_add, update, done))
+            done = await requeue_dead(broker, names, update)
         print_line(f"{counted(done, 'job')} requeued.")
         return OK if done else NOTHING
 
@@ -160,7 +150,3 @@ def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
 def _check_choice(choices: str, *given: bool) -> None:
     if given.count(True) != 1:
         raise click.UsageError(f"no dead jobs are selected: give one of {choices}")
-
-
-def _add(update: Callable[[int], None], before: int, more: int) -> None:
-    update(before + more)

@@ -18,6 +18,7 @@ from dayjob.cli.output import (
     console,
     instant,
     json_option,
+    limit_option,
     print_json,
     print_line,
     print_text,
@@ -96,14 +97,7 @@ def make_filter(state: str | None, **given: Any) -> Filter:
 
 @click.command(cls=StoreCommand)
 @filter_options(tuple(JobState))
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=50,
-    show_default=True,
-    help="The maximum number of jobs.",
-)
+@limit_option
 @click.option("--after", metavar="ID", help="Continue after this job, the last one of the previous page.")
 @click.option("--oldest-first", is_flag=True, help="List the oldest jobs first.")
 @json_option
@@ -131,15 +125,10 @@ def jobs(
         async def read() -> Page:
             return await inspector.page(wanted, last, limit, newest_first=not oldest_first)
 
-        if as_json:
-            page = await read()
-            print_json({"jobs": [inspector.job_fields(job) for job in page.jobs], "after": page.after})
-            return
+        def fields(page: Page) -> dict[str, Any]:
+            return {"jobs": [inspector.job_fields(job) for job in page.jobs], "after": page.after}
 
-        async def render() -> Group:
-            return _listing(await read())
-
-        await show(render, watch)
+        await show(read, fields, _listing, as_json, watch)
 
     on_store(url, work)
 

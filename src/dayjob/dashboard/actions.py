@@ -22,6 +22,7 @@ from dayjob.dashboard.security import RequestContext, audit, context_of
 from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import DayjobError, InvalidState
 from dayjob.inspect import Filter, dead_groups
+from dayjob.inspect.dead import requeue_dead
 from dayjob.inspect.search import DEAD, UNFINISHED, States
 from dayjob.model.job import CancelOutcome
 from dayjob.model.limits import Limit
@@ -251,12 +252,7 @@ async def _requeue(action: ActionRequest, operation: BulkOperation) -> int:
     if action.fields.get("error") is not None:
         ids = await _of_error(action, operation)
         return await action.broker.requeue_many(ids, on_progress=operation.on_progress)
-    names = await _dead_queues(action, operation)
-    total = 0
-    for name in names:
-        on_progress = partial(_add, operation.on_progress, total)
-        total += await action.broker.requeue_dead(name, on_progress=on_progress)
-    return total
+    return await requeue_dead(action.broker, await _dead_queues(action, operation), operation.on_progress)
 
 
 async def _purge(action: ActionRequest, operation: BulkOperation) -> int:
@@ -284,10 +280,6 @@ async def _of_error(action: ActionRequest, operation: BulkOperation) -> list[str
     ids = [id for group in found.groups if (group.task, group.error) == wanted for id in group.ids]
     operation.total = len(ids)
     return ids
-
-
-def _add(on_progress: Callable[[int], None], before: int, more: int) -> None:
-    on_progress(before + more)
 
 
 ACTIONS: dict[str, tuple[str, Action]] = {

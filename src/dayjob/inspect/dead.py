@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from math import inf
 
 from msgspec import Struct
@@ -73,6 +74,15 @@ async def _latest_dead(broker: Broker, queue: str | None, before: Job | None, co
         latest += some
         before = some[-1]
     return latest
+
+
+async def requeue_dead(broker: Broker, queues: Iterable[str], on_progress: Callable[[int], None]) -> int:
+    """Requeue the jobs of these queues that are dead now. Return their number."""
+    done = 0
+    for queue in queues:
+        before = done
+        done += await broker.requeue_dead(queue, on_progress=lambda more: on_progress(before + more))  # noqa: B023
+    return done
 
 
 async def dead_page(
