@@ -53,7 +53,7 @@ def run_worker(options: WorkerOptions) -> int:
     """Run a worker in this process until a signal or, with ``burst``, until no job is ready."""
     worker = make_worker(load_app(options.app), options)
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
-    with serving_metrics(worker, options.metrics, options.metrics_hosts):
+    with serving_metrics(worker, options.metrics, options.metrics_host):
         code, ended = _run(worker, options, threads)
     return _leave(code, threads, ended)
 
@@ -83,7 +83,7 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
     watcher.start()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     # A service manager may signal this process too. Only STOP_NOW counts as the second signal.
-    with serving_metrics(worker, options.metrics, options.metrics_hosts):
+    with serving_metrics(worker, options.metrics, options.metrics_host):
         code, ended = _run(worker, options, threads, signals=1)
     if code == OK and (watcher.replace or _reached_max_jobs(worker, options)):
         code = REPLACE
@@ -136,26 +136,20 @@ def _run(
     """
     dashboard = None if options.dashboard is None else serve_with(worker.app, options.dashboard)
     try:
-        return _run_worker(worker, options, threads, signals)
+        collect_less_often()
+        limit_heaps()
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        runner = asyncio.Runner(loop_factory=_loop_factory(options.uvloop))
+        loop = runner.get_loop()
+        with StopSignals(worker, options.shutdown_timeout, signals):
+            code = _exit_code(worker, loop, _serve(worker, options.burst, threads))
+            ended = _end_tasks(loop)
+            if ended:
+                runner.close()
+        return code, ended
     finally:
         if dashboard is not None:
             dashboard.stop()
-
-
-def _run_worker(
-    worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int
-) -> tuple[int, bool]:
-    collect_less_often()
-    limit_heaps()
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    runner = asyncio.Runner(loop_factory=_loop_factory(options.uvloop))
-    loop = runner.get_loop()
-    with StopSignals(worker, options.shutdown_timeout, signals):
-        code = _exit_code(worker, loop, _serve(worker, options.burst, threads))
-        ended = _end_tasks(loop)
-        if ended:
-            runner.close()
-    return code, ended
 
 
 def _exit_code(worker: Worker, loop: asyncio.AbstractEventLoop, serve: Coroutine[Any, Any, None]) -> int:
