@@ -19,7 +19,7 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.context import Context, current_or_none, detached
+from dayjob.context import CURRENT, Context, detached
 from dayjob.engines.base import BATCH, BATCH_BYTES
 from dayjob.errors import ConfigError
 from dayjob.foreign_names import JOB_OPTIONS, TASK_METHODS, ForeignNames
@@ -146,7 +146,7 @@ class Task(ForeignNames, Generic[P, R, C], names=TASK_METHODS):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function directly. A task with a ``Context`` parameter gets the current one."""
         if self.wants_context and not (args and isinstance(args[0], Context)):
-            return self.function(current_or_none() or detached(self.name), *args, **kwargs)
+            return self.function(CURRENT.get() or detached(self.name), *args, **kwargs)
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[Options]) -> Using[P, R]:

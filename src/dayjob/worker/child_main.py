@@ -27,7 +27,7 @@ from typing import Any
 
 from dayjob.app import App, known_apps, refuse_memory
 from dayjob.broker import Broker
-from dayjob.context import Context, enter
+from dayjob.context import CURRENT, Context
 from dayjob.errors import BadPayload
 from dayjob.model.codec import OtherVersion
 from dayjob.model.handler_exceptions import DeadLetter
@@ -261,7 +261,7 @@ class Child:
             call = task.app.sync_wrapped(context, call)
         self._connection.send(Called(claim_of(context.job)))
         variables = copy_context()
-        variables.run(enter, context)
+        variables.run(CURRENT.set, context)
         scope = task.app.tenant_scope
         tenant = context.job.tenant
         if scope is not None and tenant is not None:
@@ -276,21 +276,24 @@ class Child:
         """Run a plain call inside an async scope, which one coroutine enters and exits."""
         loop = self._runner.get_loop()
         entered, returned = asyncio.Event(), asyncio.Event()
-        outcome: Callable[[], Any] = partial(_raise, RuntimeError("the scope was not entered"))
+        result: Any = None
+        failure: BaseException | None = None
 
         async def stay_in_scope() -> Any:
             async with scope:
                 entered.set()
                 await returned.wait()
-                return outcome()
+                if failure is not None:
+                    raise failure
+                return result
 
         in_scope = loop.create_task(stay_in_scope(), context=variables)
         loop.run_until_complete(_either(entered, in_scope))
         if entered.is_set():
             try:
-                outcome = partial(_identity, variables.run(call))
+                result = variables.run(call)
             except BaseException as error:
-                outcome = partial(_raise, error)
+                failure = error
             returned.set()
         return loop.run_until_complete(in_scope)
 
@@ -411,11 +414,3 @@ async def _either(event: asyncio.Event, task: asyncio.Task[Any]) -> None:
     waiting = asyncio.ensure_future(event.wait())
     await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
-
-
-def _identity(value: Any) -> Any:
-    return value
-
-
-def _raise(error: BaseException) -> None:
-    raise error

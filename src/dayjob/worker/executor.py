@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dayjob.app import App, is_async
-from dayjob.context import Context, enter
+from dayjob.context import CURRENT, Context
 from dayjob.errors import BadPayload
 from dayjob.instrumentation import RunMeter
 from dayjob.model.codec import OtherVersion, encode, explained
@@ -170,7 +170,7 @@ class Executor:
     def call(self, run: Run) -> Any:
         """Call the handler of a run that does not need the event loop, in a thread."""
         context = run.context
-        enter(context)
+        CURRENT.set(context)
         assert run.task is not None
         call = handler_call(run.task, context)
         if self._app.middleware:
@@ -208,7 +208,7 @@ class Executor:
             missing = f"task {run.job.task!r}" if run.job.task else f"handler for queue {run.job.queue!r}"
             return self._unknown(run.job, "UnknownTask", f"no {missing} is registered")
         timeout = task.timeout if task.timeout is not None else self._job_timeout  # As ``timeout``.
-        enter(context)
+        CURRENT.set(context)
         tracing = self._app.tracing
         unrecorded = None if tracing is None else tracing.enter(context.job)
         run.worker_task = worker_task

@@ -24,9 +24,10 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from typing import Any
 
-from dayjob.context import CURRENT, enter
+from dayjob.context import CURRENT
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.threads import call_on
 from dayjob.task import Pool
 from dayjob.worker.executor import Executor, Run, describe
 from dayjob.worker.pool_limit import PoolLimit
@@ -40,7 +41,7 @@ class Isolation:
 
     def __init__(self) -> None:
         self._variables = copy_context()
-        self._variables.run(enter, None)
+        self._variables.run(CURRENT.set, None)
         self._values = [item for item in self._variables.items() if item[0] is not CURRENT]
         self._count = len(self._variables)
 
@@ -170,8 +171,7 @@ class Slots:
             without_places += limit.take_waiting(accepted_by)
         others = _take(self.waiting, accepted_by)
         if without_places or others:
-            with suppress(RuntimeError):  # The loop is closed.
-                self._loop.call_soon_threadsafe(self._leave_pools, others)
+            call_on(self._loop, self._leave_pools, others)
         return without_places + others
 
     def _all_waiting(self) -> list[deque[Run]]:
