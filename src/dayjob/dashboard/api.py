@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dayjob.dashboard import filters
-from dayjob.dashboard.rendering import problem, query_value
+from dayjob.dashboard.rendering import no_job, query_value
 from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
 from dayjob.inspect import Inspector, dead_groups, dead_page, task_statistics
 from dayjob.inspect.json_fields import (
@@ -133,9 +133,7 @@ def _endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         found = await answer(request, await state_of(request).inspector())
         if found is None:
-            return problem(
-                request, 404, "Job not found. It never existed, or it finished and is not retained."
-            )
+            return no_job(request)
         return Response(json.encode(found), media_type="application/json")
 
     return endpoint

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from dayjob.dashboard import charts, edit, filters, live_updates
 from dayjob.dashboard.actions import BULK_VERBS
 from dayjob.dashboard.live_updates import STATES, queue_key
-from dayjob.dashboard.rendering import page, problem, query_value
+from dayjob.dashboard.rendering import no_job, page, problem, query_value
 from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
 from dayjob.dashboard.tiles import tiles
 from dayjob.inspect import (
@@ -69,8 +69,7 @@ async def overview(request: Request) -> Response:
         active="overview",
         live="/events/overview",
         live_query={"queue": queue},
-        shape=live_updates.overview_shape(found, queue),
-        values=live_updates.overview_values(found, state, queue),
+        **live_updates.overview_update(found, state, queue),
         tiles=tiles(found, queue),
         states=STATES,
         queue=queue,
@@ -158,7 +157,7 @@ async def operations(request: Request) -> Response:
     """The bulk operations of this dashboard: those that run, and the latest that ended."""
     state = state_of(request)
     return page(
-        request, "operations.html", live="/events/operations", shape=live_updates.operations_shape(state)
+        request, "operations.html", live="/events/operations", **live_updates.operations_update(state)
     )
 
 
@@ -212,19 +211,16 @@ async def job(request: Request) -> Response:
     id = request.path_params["id"]
     found = await inspector.job(id)
     if found is None:
-        return problem(
-            request, 404, f"Job {id} not found. It never existed, or it finished and is not retained."
-        )
+        return no_job(request, f"Job {id}")
     job, why = found
     return page(
         request,
         "job.html",
         active="jobs",
         live=None if job.state.finished else f"/jobs/{job.id}/events",
-        shape=live_updates.job_shape(job, why),
+        **live_updates.job_update(job, why),
         job=job,
         why=why,
-        values=live_updates.job_values(job, why),
         timeline=timeline(job),
         details=_details(inspector, job),
         headers=_headers(inspector, job),
@@ -300,9 +296,7 @@ async def edit_form(request: Request) -> Response:
     id = request.path_params["id"]
     job = await (await state.broker()).get(id)
     if job is None:
-        return problem(
-            request, 404, f"Job {id} not found. It never existed, or it finished and is not retained."
-        )
+        return no_job(request, f"Job {id}")
     if not job.state.finished:
         return problem(request, 409, f"Job {id} is {job.state.value}: only a finished job can run again.")
     return edit.render(request, edit.form_of(job, state.redaction))
@@ -336,7 +330,7 @@ async def schedules(request: Request) -> Response:
         "schedules.html",
         active="schedules",
         live="/events/schedules",
-        shape=live_updates.schedules_shape(found),
+        **live_updates.schedules_update(found),
         schedules=[(each, when(each), next_fires(each)) for each in found[:SCHEDULES_SHOWN]],
         hidden=max(len(found) - SCHEDULES_SHOWN, 0),
     )
@@ -364,8 +358,7 @@ async def limits(request: Request) -> Response:
         "limits.html",
         active="limits",
         live="/events/limits",
-        shape=live_updates.limits_shape(found),
-        values=live_updates.limits_values(found),
+        **live_updates.limits_update(found),
         limits=[(info, queue_key(info.name), _bounds(info.settings)) for info in found[:LIMITS_SHOWN]],
         hidden=max(len(found) - LIMITS_SHOWN, 0),
     )
@@ -387,7 +380,7 @@ async def workers(request: Request) -> Response:
         "workers.html",
         active="workers",
         live="/events/workers",
-        shape=live_updates.workers_shape(views),
+        **live_updates.workers_update(views),
         views=[
             (
                 view,
@@ -396,5 +389,4 @@ async def workers(request: Request) -> Response:
             )
             for view in views
         ],
-        values=live_updates.workers_values(views),
     )

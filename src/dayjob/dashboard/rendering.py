@@ -198,5 +198,9 @@ def problem(request: Request, status: int, text: str, headers: Mapping[str, str]
     return made
 
 
+def no_job(request: Request, name: str = "Job") -> Response:
+    return problem(request, 404, f"{name} not found. It never existed, or it finished and is not retained.")
+
+
 def refusal(request: Request, refused: Refused) -> Response:
     return problem(request, refused.status, str(refused), refused.headers)
