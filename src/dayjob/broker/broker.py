@@ -19,8 +19,8 @@ from dayjob.broker.history import Sample
 from dayjob.broker.session import OnEnqueued, Session, Unit, not_open
 from dayjob.broker.validation import Policies, Validator
 from dayjob.broker.worker_registry import Beat, Member
-from dayjob.duties import OnEnded
 from dayjob.duties.duties import MAX_BATCH
+from dayjob.duties.ended import OnEnded
 from dayjob.engines.base import (
     BATCH,
     Capabilities,
