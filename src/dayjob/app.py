@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -27,14 +27,13 @@ from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import OUTCOMES, Event, Events, Observer
 from dayjob.foreign_names import APP_METHODS, JOB_OPTIONS, TASK_OPTIONS, ForeignNames
 from dayjob.handle import JobHandle, checked_id
-from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
 from dayjob.model.job import DedupScope, DedupUntil, EndedJob, Enqueued, Job, JobState, NewJob, id_text
 from dayjob.model.limits import Limit
 from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring, Schedule
-from dayjob.model.retry import DelayFunction, Retry
+from dayjob.model.retry import DelayFunction, Retry, as_retry
 from dayjob.runtime.bridge import Bridge, Wait, need_real_threads
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.ids import new_key
@@ -54,8 +53,11 @@ from dayjob.task import (
     check_config,
     check_function,
     default_name,
-    make_retry,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from dayjob.metrics import Meter
+    from dayjob.tracing import Tracing
 
 Answer = TypeVar("Answer")
 Middleware = (
@@ -216,7 +218,8 @@ class App(ForeignNames, names=APP_METHODS):
             raise ConfigError(
                 f"task {name!r}: unknown option {first!r}: " + (remedy or f"the options are name, {known}")
             )
-        options["retry"] = make_retry(options.get("retry"), name)
+        if options.get("retry") is not None:
+            options["retry"] = as_retry(options["retry"], f"task {name!r}: retry")
         config = check_config(TaskConfig(**options), name)
         if config.retention is not None:
             config = replace(config, retention=_keep_done(config.retention))

@@ -40,7 +40,7 @@ from dayjob.model.job import (
 from dayjob.model.limits import MAX_LIMITS, Limit
 from dayjob.model.names import KEY_BYTES, check_name, check_queue, shown
 from dayjob.model.recurring import Missed, Recurring, check_timing
-from dayjob.model.retry import DelayFunction, Retry, as_retry
+from dayjob.model.retry import Retry
 
 if TYPE_CHECKING:
     from dayjob.app import App
@@ -524,10 +524,6 @@ def check_limits(limits: object, name: str) -> None:
         raise ConfigError(
             f"task {name!r} has {len(limits)} limits: pass {MAX_LIMITS} at most, each with another name"
         )
-
-
-def make_retry(retry: Retry | DelayFunction | None, name: str) -> Retry | None:
-    return None if retry is None else as_retry(retry, f"task {name!r}: retry")
 
 
 def default_name(function: Callable[..., Any]) -> str:

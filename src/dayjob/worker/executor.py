@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from dayjob.app import App, is_async
 from dayjob.context import CURRENT, Context
 from dayjob.errors import BadPayload
-from dayjob.instrumentation import RunMeter
 from dayjob.model.codec import OtherVersion, encode, explained
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.model.job import ATTEMPTS_HEADER, Job
@@ -37,6 +36,10 @@ from dayjob.task import Task
 from dayjob.worker.forked_process import end_forked
 from dayjob.worker.thread_pool import ThreadPool
 from dayjob.worker.unknown_tasks import UnknownTasks
+
+if TYPE_CHECKING:
+    from dayjob.metrics.meter import Series
+    from dayjob.worker.process_pool import ProcessPool
 
 
 class Run(Struct, eq=False):
@@ -60,7 +63,7 @@ class Run(Struct, eq=False):
     lost: bool = False
     seconds: float = 0.0
     """The duration, set at the end."""
-    meter: RunMeter | None = None
+    meter: Series | None = None
     abandoned: bool = False
     """Whether the run was settled though its handler did not end."""
     outcome: Settlement | None = None
@@ -114,14 +117,6 @@ _TRIES = re.compile(r"(UnknownTask|UnknownParameter|MissingArgument): try (\d+) 
 """The last error of such a job contains the number of tries. The next worker parses it."""
 
 
-class ProcessRunner(Protocol):
-    """Runs a job in a child process. ``on_start`` is called when a child calls its handler."""
-
-    async def run(
-        self, task: AnyTask, context: Context, on_start: Callable[[], None] | None = None
-    ) -> Settlement: ...
-
-
 class ChildFailed(Exception):
     """A run in a child process did not succeed. Carries the settlement that the child returned."""
 
@@ -141,7 +136,7 @@ class Executor:
         self,
         app: App,
         threads: ThreadPool,
-        processes: ProcessRunner,
+        processes: ProcessPool,
         host_cancels: Callable[[], bool] = lambda: False,
         *,
         job_timeout: float | None = None,

@@ -31,7 +31,7 @@ def serving_metrics(worker: Worker, address: Address | None, hosts: tuple[str, .
     try:
         server = metrics.MetricsServer(
             lambda: Broker(app.url, config=app.broker_config), address.port, host=address.host,
-            hosts=hosts, registry=getattr(meter, "registry", None), alive=worker.problem,
+            hosts=hosts, registry=meter.registry, alive=worker.problem,
         )  # fmt: skip
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
