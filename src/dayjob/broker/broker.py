@@ -193,15 +193,14 @@ class Broker:
 
     def enqueue_tx(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
         """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
-        if is_asynchronous(connection):
-            raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
-        work = self._engine.insert_tx(connection, self._unit(jobs))
-        try:
-            work.send(None)
-        except StopIteration as stop:
-            answers: list[Enqueued] = stop.value
-            return answers
-        work.close()
+        if not is_asynchronous(connection):
+            work = self._engine.insert_tx(connection, self._unit(jobs))
+            try:
+                work.send(None)
+            except StopIteration as stop:
+                answers: list[Enqueued] = stop.value
+                return answers
+            work.close()
         raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Enqueued]:
