@@ -277,19 +277,13 @@ class App(ForeignNames, names=APP_METHODS):
 
         return register
 
-    def sync_wrapped(self, context: Context, call: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the call of a plain handler inside the plain middleware, for its thread or process."""
-        for middleware in reversed(self.middleware):
-            if not is_async(middleware):
-                call = partial(middleware, context, call)
-        return call
+    def wrapped(self, context: Context, call: Callable[[], Any], *, on_loop: bool) -> Callable[[], Any]:
+        """Return the call inside the coroutine middleware, for the worker's event loop and any handler.
 
-    def async_wrapped(
-        self, context: Context, call: Callable[[], Awaitable[Any]]
-    ) -> Callable[[], Awaitable[Any]]:
-        """Return the call of any handler inside the coroutine middleware, for the worker's event loop."""
+        Without ``on_loop`` inside the plain middleware, for the thread or the process of a plain handler.
+        """
         for middleware in reversed(self.middleware):
-            if is_async(middleware):
+            if is_async(middleware) is on_loop:
                 call = partial(middleware, context, call)
         return call
 

@@ -34,6 +34,7 @@ from dayjob.model.handler_exceptions import DeadLetter
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error, printable
 from dayjob.model.settlement import Settlement
+from dayjob.runtime.clock import set_or_done
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.child_logs import forward_logs, set_levels
 from dayjob.worker.child_messages import (
@@ -258,7 +259,7 @@ class Child:
         handler = handler_call(task, context)
         call: Callable[[], Any] = partial(_handle_async if task.is_async else _handle, handler)
         if not task.is_async:
-            call = task.app.sync_wrapped(context, call)
+            call = task.app.wrapped(context, call, on_loop=False)
         self._connection.send(Called(claim_of(context.job)))
         variables = copy_context()
         variables.run(CURRENT.set, context)
@@ -288,7 +289,7 @@ class Child:
                 return result
 
         in_scope = loop.create_task(stay_in_scope(), context=variables)
-        loop.run_until_complete(_either(entered, in_scope))
+        loop.run_until_complete(set_or_done(entered, in_scope))
         if entered.is_set():
             try:
                 result = variables.run(call)
@@ -327,7 +328,7 @@ class Lifespan:
 
     async def enter(self) -> None:
         self._task = asyncio.create_task(self._stay())
-        await _either(self._entered, self._task)
+        await set_or_done(self._entered, self._task)
         if not self._entered.is_set():
             await self._task
 
@@ -407,10 +408,3 @@ async def _handle_async(handler: Callable[[], Any]) -> Any:
 async def _in_scope(scope: Any, call: Callable[[], Any]) -> Any:
     async with scope:
         return await call()
-
-
-async def _either(event: asyncio.Event, task: asyncio.Task[Any]) -> None:
-    """Wait until the event is set or the task is done."""
-    waiting = asyncio.ensure_future(event.wait())
-    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()

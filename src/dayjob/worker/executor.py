@@ -169,7 +169,7 @@ class Executor:
         assert run.task is not None
         call = handler_call(run.task, context)
         if self._app.middleware:
-            call = self._app.sync_wrapped(context, call)
+            call = self._app.wrapped(context, call, on_loop=False)
         return call()
 
     def outcome(self, run: Run, result: Any, error: BaseException | None) -> Settlement | None:
@@ -259,11 +259,11 @@ class Executor:
             call = handler_call(task, context)
             if task.pool == "thread":
                 if app.middleware:
-                    call = app.sync_wrapped(context, call)
+                    call = app.wrapped(context, call, on_loop=False)
                 call = partial(self._in_thread, call)
             if app.tenant_scope is not None and context.job.tenant is not None:
                 call = partial(self._in_scope, app.tenant_scope(context.job.tenant), call)
-        return app.async_wrapped(context, call) if app.middleware else call
+        return app.wrapped(context, call, on_loop=True) if app.middleware else call
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         """Call a plain function in a thread. Await its result if it wraps a coroutine function."""

@@ -28,7 +28,7 @@ from dayjob.model.job import Job, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KEY_BYTES, check_name, check_queue, counted
 from dayjob.model.settlement import Settlement, SettleResult
-from dayjob.runtime.clock import SYSTEM, yield_to_loop
+from dayjob.runtime.clock import SYSTEM, set_or_done, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.runtime.threads import call_on, refuse_green_threads
 from dayjob.task import Pool
@@ -173,15 +173,12 @@ class Worker:
     async def start(self) -> None:
         """Run jobs in the background of this event loop. Return when the worker claims jobs."""
         serving = self._start(until_idle=False, signals=False)
-        ready = asyncio.ensure_future(self._ready.wait())
         try:
-            await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+            await set_or_done(self._ready, serving)
         except asyncio.CancelledError:
             self.stop_now()
             await self._join(serving)
             raise
-        finally:
-            ready.cancel()
         if serving.done():
             await self._join(serving)
 
@@ -430,11 +427,9 @@ class Worker:
 
     async def _fetch_until_stopped(self, fetcher: Fetcher, until_idle: bool) -> None:
         fetching = asyncio.ensure_future(self._fetch(fetcher, until_idle))
-        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await set_or_done(self._stopping, fetching)
         finally:
-            stopping.cancel()
             fetching.cancel()
             await asyncio.wait({fetching})
         if not self._stopping.is_set() or not fetching.cancelled():
@@ -680,12 +675,10 @@ class Worker:
                 run.abandoned = True
                 self._settle(run, Settlement(run.job, Transition.RELEASE))
         flushing = asyncio.ensure_future(self._flush())
-        stopping_now = asyncio.ensure_future(self._stopping_now.wait())
-        await asyncio.wait({flushing, stopping_now}, return_when=asyncio.FIRST_COMPLETED)
+        await set_or_done(self._stopping_now, flushing)
         if not flushing.done():
             await asyncio.wait({flushing}, timeout=_INTERRUPT_TIMEOUT)
             self._settler.abort()
-        stopping_now.cancel()
         slots.close()
         if self._serving_cancelled() and self._runs:
             await self._settle_apart()
