@@ -8,7 +8,6 @@ from dayjob.broker import Broker
 from dayjob.cli.output import (
     ID,
     Column,
-    ago,
     confirm,
     console,
     json_option,
@@ -22,7 +21,7 @@ from dayjob.cli.output import (
 from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store, whole_id
 from dayjob.inspect import DeadGroups, Inspector, dead_groups, error_line
 from dayjob.inspect.dead import requeue_dead
-from dayjob.inspect.json_fields import dead_group_fields
+from dayjob.inspect.json_fields import ago, dead_group_fields
 from dayjob.model.names import counted
 
 COLUMNS = (

@@ -13,10 +13,8 @@ from dayjob.broker import Broker
 from dayjob.cli.output import (
     ID,
     Column,
-    ago,
     confirm,
     console,
-    instant,
     json_option,
     limit_option,
     print_json,
@@ -30,7 +28,7 @@ from dayjob.cli.output import (
 )
 from dayjob.cli.store_command import NOTHING, OK, StoreCommand, fail, on_store, whole_id
 from dayjob.inspect import Filter, Inspector, Page, Redaction, error_line
-from dayjob.inspect.json_fields import explanation_fields, indented, span
+from dayjob.inspect.json_fields import ago, explanation_fields, indented, instant, span
 from dayjob.inspect.redaction import DEFAULT
 from dayjob.inspect.search import UNFINISHED, States
 from dayjob.model.durations import SECOND

@@ -26,8 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from dayjob.inspect.json_fields import span
-from dayjob.model.durations import SECOND, to_datetime
+from dayjob.inspect.json_fields import instant
 from dayjob.model.names import printable
 from dayjob.runtime.clock import SYSTEM
 
@@ -225,18 +224,6 @@ def print_line(text: str, style: str = "", end: str = "\n") -> None:
 def print_text(text: str, *, end: str = "\n", err: bool = False) -> None:
     """Print a text of several lines, as a whole."""
     click.echo(f"{printable(text, keep=LINES)}{end}", err=err, nl=False)
-
-
-def instant(micros: int | None) -> str | None:
-    return None if micros is None else f"{to_datetime(micros):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def ago(micros: int | None, now: int | None = None) -> str | None:
-    """Return the time since then, or until then, with two units at most."""
-    if micros is None:
-        return None
-    seconds = ((SYSTEM.now() if now is None else now) - micros) / SECOND
-    return f"in {span(-seconds)}" if seconds < 0 else f"{span(seconds)} ago"
 
 
 async def show(

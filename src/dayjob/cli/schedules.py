@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from dayjob.broker import Broker
 from dayjob.cli.output import (
     Column,
-    ago,
     confirm,
     json_option,
     print_line,
@@ -20,7 +19,7 @@ from dayjob.cli.output import (
     yes_option,
 )
 from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store
-from dayjob.inspect.json_fields import schedule_fields, when
+from dayjob.inspect.json_fields import ago, schedule_fields, when
 from dayjob.model.recurring import Schedule
 
 COLUMNS = (

@@ -8,9 +8,9 @@ import click
 from rich.console import RenderableType
 
 from dayjob.broker import Broker
-from dayjob.cli.output import Column, ago, json_option, show, table, watch_option
+from dayjob.cli.output import Column, json_option, show, table, watch_option
 from dayjob.cli.store_command import StoreCommand, on_store
-from dayjob.inspect.json_fields import worker_fields
+from dayjob.inspect.json_fields import ago, worker_fields
 from dayjob.model.worker_info import WorkerInfo
 
 COLUMNS = (

@@ -69,8 +69,7 @@ async def _latest_dead(broker: Broker, queue: str | None, before: Job | None, co
         some = await broker.latest_dead(queue, before, cost.next_chunk())
         if not some:
             break
-        for job in some:
-            cost.count(job)
+        cost.count(*some)
         latest += some
         before = some[-1]
     return latest

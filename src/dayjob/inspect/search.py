@@ -54,11 +54,12 @@ class ReadBudget:
         self._bytes = 0
         self.examined = 0
 
-    def count(self, job: Job) -> None:
-        self.examined += 1
-        self._bytes += len(job.payload) + len(job.result or b"")
-        self._bytes += sum(len(name) + len(value) for name, value in job.headers.items())
-        self._bytes += sum(len(failure.message) for failure in job.errors)
+    def count(self, *jobs: Job) -> None:
+        for job in jobs:
+            self.examined += 1
+            self._bytes += len(job.payload) + len(job.result or b"")
+            self._bytes += sum(len(name) + len(value) for name, value in job.headers.items())
+            self._bytes += sum(len(failure.message) for failure in job.errors)
 
     @property
     def is_spent(self) -> bool:
@@ -239,8 +240,7 @@ async def pages(
     cost = ReadBudget(most, inf)
     while (size := cost.next_chunk()) > 0:
         some = await broker.jobs(queue, state, task, after, size)
-        for job in some:
-            cost.count(job)
+        cost.count(*some)
         if not some:
             return
         yield some

@@ -89,8 +89,7 @@ async def _latest(
         some = await broker.jobs(
             queue, state, after=found[-1].id if found else None, limit=size, newest_first=True
         )
-        for job in some:
-            cost.count(job)
+        cost.count(*some)
         if not some:
             return found, True
         found += some
