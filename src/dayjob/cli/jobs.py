@@ -49,12 +49,12 @@ COLUMNS = (
 
 
 def filter_options(states: tuple[JobState, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator for the options of a filter, which ``make_filter`` takes."""
+    """Return the decorator for the options of a filter, by its fields."""
     options = (
         click.option("-q", "--queue", help="Only jobs of this queue."),
         click.option(
             "-s", "--state", type=click.Choice([each.value for each in states]),
-            help="Only jobs in this state.",
+            callback=lambda _, __, state: state and JobState(state), help="Only jobs in this state.",
         ),
         click.option("-t", "--task", help="Only jobs of this task."),
         click.option("--tenant", help="Only jobs of this tenant."),
@@ -89,10 +89,6 @@ def _pairs(
     return tuple(pairs)
 
 
-def make_filter(state: str | None, **given: Any) -> Filter:
-    return Filter(state=None if state is None else JobState(state), **given)
-
-
 @click.command(cls=StoreCommand)
 @filter_options(tuple(JobState))
 @limit_option
@@ -114,7 +110,7 @@ def jobs(
       dayjob jobs --search TimeoutError
       dayjob jobs -t shop.send_email --arg to=ada@example.com
     """
-    wanted = make_filter(**given)
+    wanted = Filter(**given)
 
     async def work(broker: Broker) -> None:
         inspector = Inspector(broker)
@@ -268,7 +264,7 @@ def cancel(url: str, ids: tuple[str, ...], everything: bool, yes: bool, as_json:
       dayjob cancel -q email -s pending --tenant acme
       dayjob cancel -t shop.send_email --arg to=ada@example.com --yes
     """
-    wanted = make_filter(**given)
+    wanted = Filter(**given)
     if [bool(ids), wanted != Filter(), everything].count(True) != 1:
         raise click.UsageError("no jobs are selected: give one of ids, a filter such as --queue, or --all")
 

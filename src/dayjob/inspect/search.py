@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -78,6 +78,20 @@ class ReadBudget:
         return min(size, self._records - self.examined)
 
 
+async def read_latest(
+    read: Callable[[Job | None, int], Awaitable[list[Job]]], cost: ReadBudget
+) -> tuple[list[Job], bool]:
+    """Return the jobs that reads return, each after the last job of the one before, and whether it is all."""
+    found: list[Job] = []
+    while not cost.is_spent and not (found and cost.is_overdue):
+        some = await read(found[-1] if found else None, cost.next_chunk())
+        cost.count(*some)
+        if not some:
+            return found, True
+        found += some
+    return found, False
+
+
 class Page(Struct, frozen=True):
     """Some of the matching jobs. ``after`` is the cursor of the next page, None if this is the last."""
 
@@ -136,7 +150,7 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 
 class JobSearch:
-    """Finds the jobs of one store by filters. Redacted values never match."""
+    """Finds the jobs of one store by filters."""
 
     def __init__(self, broker: Broker, redaction: Redaction) -> None:
         self.broker = broker
