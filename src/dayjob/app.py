@@ -7,7 +7,6 @@ same storage; synchronous code uses the bridge's loop. The app opens on first us
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -53,6 +52,7 @@ from dayjob.task import (
     check_config,
     check_function,
     default_name,
+    is_coroutine_function,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class App(ForeignNames, names=APP_METHODS):
         Without ``on_loop`` inside the plain middleware, for the thread or the process of a plain handler.
         """
         for middleware in reversed(self.middleware):
-            if is_async(middleware) is on_loop:
+            if is_coroutine_function(middleware) is on_loop:
                 call = partial(middleware, context, call)
         return call
 
@@ -485,13 +485,6 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
-
-
-def is_async(function: Any) -> bool:
-    """Return whether a call of the function, or of the object, returns a coroutine."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-    )
 
 
 def known_apps() -> list[App]:

@@ -551,6 +551,7 @@ def check_function(function: Any) -> None:
 
 
 def is_coroutine_function(function: Any) -> bool:
+    """Return whether a call of the function, or of the object, returns a coroutine."""
     return inspect.iscoroutinefunction(function) or (
         not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
     )

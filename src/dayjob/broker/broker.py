@@ -457,10 +457,9 @@ class Broker:
         now, live = await session.worker_registry.live()
         paused, ahead = False, 0
         if job is not None and not job.state.finished:
-            pending = job.key
             paused = job.queue in await self.paused()
             if job.state is JobState.PENDING or job.state is JobState.LIMITED:
-                ahead = await session.storage.read(partial(self._engine.position, pending, COUNTED_AHEAD))
+                ahead = await session.storage.read(partial(self._engine.position, job.key, COUNTED_AHEAD))
         limit, due = None, None
         if job is not None and job.limited_by is not None:
             stored = {info.name: info for info in await self.limits()}

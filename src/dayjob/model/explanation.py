@@ -92,7 +92,7 @@ def _waiting(job: Job, situation: Situation) -> list[Reason]:
 
 
 def _scheduled(job: Job, situation: Situation) -> Reason:
-    until = to_datetime(job.run_us)
+    until = job.run_at
     when = f"{until:%Y-%m-%d %H:%M:%S} UTC ({_distance(job.run_us - situation.now)})"
     data: dict[str, Any] = {"run_at": until.isoformat()}
     if job.attempts == 0:
@@ -164,11 +164,9 @@ def _running(job: Job, situation: Situation) -> list[Reason]:
 
 
 def _finished(job: Job) -> Reason:
-    at = "" if job.finished_us is None else f" at {to_datetime(job.finished_us):%Y-%m-%d %H:%M:%S} UTC"
-    data: dict[str, Any] = {
-        "finished_at": None if job.finished_us is None else to_datetime(job.finished_us).isoformat(),
-        "error": job.last_error,
-    }
+    ended = job.finished_at
+    at = "" if ended is None else f" at {ended:%Y-%m-%d %H:%M:%S} UTC"
+    data: dict[str, Any] = {"finished_at": ended and ended.isoformat(), "error": job.last_error}
     if job.state is JobState.DONE:
         return Reason("done", f"It succeeded{at}.", data)
     if job.state is JobState.CANCELLED:

@@ -54,7 +54,7 @@ from dayjob.worker.child_messages import (
     packed,
     unpacked_job,
 )  # fmt: skip
-from dayjob.worker.executor import AnyTask, describe, failed, handler_call, succeeded, unknown
+from dayjob.worker.executor import AnyTask, describe, failed, handler_call, in_scope, succeeded, unknown
 from dayjob.worker.forked_process import ForksEndHere
 from dayjob.worker.os_signals import STOP_SIGNALS, set_defaults
 
@@ -245,14 +245,13 @@ class Child:
             return packed(Settlement(context.job, Transition.DEAD_LETTER, error=error.reason))
         try:
             result = self._run(task, context)
-            return packed(succeeded(task, context, result, task.app.config.max_payload))
+            return packed(succeeded(task, context, result))
         except OtherVersion as error:
             return packed(unknown(context.job, type(error).__name__, str(error), start.on_unknown))
         except BadPayload as error:
             return packed(Settlement(context.job, Transition.DEAD_LETTER, error=f"BadPayload: {error}"))
         except BaseException as error:
-            policy = task.config.retry or task.app.config.queue(context.job.queue).policy
-            return packed(failed(task, context.job, error, policy))
+            return packed(failed(task, context.job, error))
 
     def _run(self, task: AnyTask, context: Context) -> Any:
         context.state = self._state(task.app)
@@ -267,7 +266,7 @@ class Child:
         tenant = context.job.tenant
         if scope is not None and tenant is not None:
             if task.is_async:
-                return self._runner.run(_in_scope(scope(tenant), call), context=variables)
+                return self._runner.run(in_scope(scope(tenant), call), context=variables)
             return self._call_in_scope(scope(tenant), call, variables)
         if task.is_async:
             return self._runner.run(call(), context=variables)
@@ -403,8 +402,3 @@ def _handle(handler: Callable[[], Any]) -> Any:
 async def _handle_async(handler: Callable[[], Any]) -> Any:
     with ForksEndHere():
         return await handler()
-
-
-async def _in_scope(scope: Any, call: Callable[[], Any]) -> Any:
-    async with scope:
-        return await call()

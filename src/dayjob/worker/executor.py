@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.app import App, is_async
+from dayjob.app import App
 from dayjob.context import CURRENT, Context
 from dayjob.errors import BadPayload
 from dayjob.model.codec import OtherVersion, encode, explained
@@ -32,7 +32,7 @@ from dayjob.model.settlement import Settlement
 from dayjob.runtime import entropy, process
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.stop_signal import Reason
-from dayjob.task import Task
+from dayjob.task import Task, is_coroutine_function
 from dayjob.worker.forked_process import end_forked
 from dayjob.worker.thread_pool import ThreadPool
 from dayjob.worker.unknown_tasks import UnknownTasks
@@ -149,7 +149,7 @@ class Executor:
         self._job_timeout = job_timeout
         self._on_unknown = on_unknown
         self._unknown_tasks = UnknownTasks(app)
-        self._async_middleware = any(map(is_async, app.middleware))
+        self._async_middleware = any(map(is_coroutine_function, app.middleware))
         self._pid = process.pid
 
     def timeout(self, run: Run) -> float | None:
@@ -184,7 +184,7 @@ class Executor:
             settlement = self._failure(task, run, error, self.timeout(run))
         else:
             try:
-                settlement = succeeded(task, run.context, result, self._app.config.max_payload)
+                settlement = succeeded(task, run.context, result)
             except BaseException as raised:
                 settlement = self._failure(task, run, raised, self.timeout(run))
         return self._completed(task, run, settlement)
@@ -220,7 +220,7 @@ class Executor:
             returned = await result
             if run.interrupted is not None:  # The handler suppressed its cancellation, and is not done.
                 raise asyncio.CancelledError
-            settlement = succeeded(task, context, returned, self._app.config.max_payload)
+            settlement = succeeded(task, context, returned)
         except BaseException as error:
             settlement = self._failure(task, run, error, timeout)
         finally:
@@ -262,7 +262,7 @@ class Executor:
                     call = app.wrapped(context, call, on_loop=False)
                 call = partial(self._in_thread, call)
             if app.tenant_scope is not None and context.job.tenant is not None:
-                call = partial(self._in_scope, app.tenant_scope(context.job.tenant), call)
+                call = partial(in_scope, app.tenant_scope(context.job.tenant), call)
         return app.wrapped(context, call, on_loop=True) if app.middleware else call
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
@@ -277,13 +277,6 @@ class Executor:
             raise ChildFailed(outcome)
         context.then(*outcome.enqueue, kv=outcome.kv)
         return msgspec.json.decode(outcome.result) if outcome.result else NotEncodable()
-
-    async def _in_scope(
-        self, scope: AbstractAsyncContextManager[Any], call: Callable[[], Awaitable[Any]]
-    ) -> Any:
-        """Run the call inside the tenant's scope."""
-        async with scope:
-            return await call()
 
     def _failure(self, task: AnyTask, run: Run, error: BaseException, timeout: float | None) -> Settlement:
         if process.pid != self._pid:
@@ -314,8 +307,13 @@ class Executor:
             if reason == "timeout":
                 trace = error.__traceback__
                 error = TimeoutError(f"timed out after {timeout:g} s").with_traceback(trace)
-        policy = task.config.retry or self._app.config.queue(job.queue).policy
-        return failed(task, job, error, policy)
+        return failed(task, job, error)
+
+
+async def in_scope(scope: AbstractAsyncContextManager[Any], call: Callable[[], Awaitable[Any]]) -> Any:
+    """Run the call inside the tenant's scope."""
+    async with scope:
+        return await call()
 
 
 def unknown(job: Job, kind: str, reason: str, on_unknown: OnUnknown) -> Settlement:
@@ -358,12 +356,12 @@ _NULL = b"null"
 AnyTask = Task[Any, Any, Any]
 
 
-def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> Settlement:
+def succeeded(task: AnyTask, context: Context, result: Any) -> Settlement:
     """Return the settlement of a handler that returned."""
     return Settlement(
         context.job,
         ACK,
-        result=_NULL if result is None else _encoded(context, result, max_result),
+        result=_NULL if result is None else _encoded(context, result, task.app.config.max_payload),
         enqueue=context.follow_ups,
         kv=context.kv,
         retention=task.config.retention,
@@ -386,8 +384,8 @@ def _encoded(context: Context, result: Any, max_result: int) -> bytes:
     return encoded
 
 
-def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Settlement:
-    """Return the settlement of a handler that raised, by its retry policy."""
+def failed(task: AnyTask, job: Job, error: BaseException) -> Settlement:
+    """Return the settlement of a handler that raised, by the retry policy of its task or its queue."""
     retention = task.config.retention
     if isinstance(error, DeadLetter):
         return Settlement(job, Transition.DEAD_LETTER, error=str(error.reason), retention=retention)
@@ -401,6 +399,7 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
     if isinstance(error, JobCancelled) and job.cancel_requested:
         return Settlement(job, Transition.MARK_CANCELLED, retention=retention)
     text = describe(error)
+    policy = task.config.retry or task.app.config.queue(job.queue).policy
     try:
         delay = policy.after(job.attempts, error, entropy.fraction())
     except BaseException as fault:

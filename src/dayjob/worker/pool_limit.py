@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -153,11 +154,8 @@ class PoolLimit:
 
         Callable from any thread.
         """
-        taken: list[Run] = []
         with self.lock:
-            while self.waiting and self.waiting[0].accepted_at <= accepted_by:
-                taken.append(self.waiting.popleft())
-        return taken
+            return take(self.waiting, accepted_by)
 
     def abandon(self) -> None:
         """Keep the place of a run that ends, for its busy thread."""
@@ -168,3 +166,12 @@ class PoolLimit:
         """Free the place of an abandoned thread that has ended its call."""
         self.abandoned -= 1
         self.leave()
+
+
+def take(waiting: deque[Run], accepted_by: float) -> list[Run]:
+    """Remove and return the runs that were accepted by then."""
+    taken: list[Run] = []
+    with suppress(IndexError):  # Another thread may take the last one.
+        while waiting[0].accepted_at <= accepted_by:
+            taken.append(waiting.popleft())
+    return taken

@@ -54,8 +54,7 @@ class ProcessPool:
             except NotStarted:
                 continue
             except ProcessDied as error:
-                policy = task.config.retry or self._app.config.queue(context.job.queue).policy
-                return failed(task, context.job, error.with_traceback(None), policy)
+                return failed(task, context.job, error.with_traceback(None))
             except BaseException:
                 child.kill()
                 raise

@@ -30,7 +30,7 @@ from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.threads import call_on
 from dayjob.task import Pool
 from dayjob.worker.executor import Executor, Run, describe
-from dayjob.worker.pool_limit import PoolLimit, RunRate
+from dayjob.worker.pool_limit import PoolLimit, RunRate, take
 from dayjob.worker.thread_pool import ThreadPool
 from dayjob.worker.thread_runs import ThreadRuns
 
@@ -168,7 +168,7 @@ class Slots:
         without_places: list[Run] = []
         for limit in self._limits.values():
             without_places += limit.take_waiting(accepted_by)
-        others = _take(self.waiting, accepted_by)
+        others = take(self.waiting, accepted_by)
         if without_places or others:
             call_on(self._loop, self._leave_pools, others)
         return without_places + others
@@ -330,11 +330,3 @@ class Slots:
         finally:
             if interrupt is not None:
                 interrupt.cancel()
-
-
-def _take(waiting: deque[Run], accepted_by: float) -> list[Run]:
-    taken: list[Run] = []
-    with suppress(IndexError):  # Another thread may take the last one.
-        while waiting[0].accepted_at <= accepted_by:
-            taken.append(waiting.popleft())
-    return taken
