@@ -125,23 +125,15 @@ async def _job(state: DashboardState, id: str) -> dict[str, Any]:
     return {"shape": "gone"} if found is None else job_update(*found)
 
 
-async def _workers(state: DashboardState) -> dict[str, Any]:
-    return workers_update(await (await state.inspector()).workers())
-
-
-async def _schedules(state: DashboardState) -> dict[str, Any]:
-    return schedules_update(await (await state.broker()).schedules())
-
-
-async def _limits(state: DashboardState) -> dict[str, Any]:
-    return limits_update(await (await state.broker()).limits())
-
-
-async def _operations(state: DashboardState) -> dict[str, Any]:
-    return operations_update(state)
-
-
-_READS = {"workers": _workers, "schedules": _schedules, "limits": _limits, "operations": _operations}
+async def _list(state: DashboardState, topic: str) -> dict[str, Any]:
+    if topic == "operations":
+        return operations_update(state)
+    inspector = await state.inspector()
+    if topic == "workers":
+        return workers_update(await inspector.workers())
+    if topic == "limits":
+        return limits_update(await inspector.broker.limits())
+    return schedules_update(await inspector.broker.schedules())
 
 
 # Routes.
@@ -151,7 +143,9 @@ async def _stream(request: Request) -> Response:
     topic, queue = request.path_params["topic"], query_value(request, "queue")
     if topic == "overview":
         return _streamed(request, (topic, queue or ""), _overview, queue)
-    return _streamed(request, (topic,), _READS[topic]) if topic in _READS else Response(status_code=404)
+    if topic in ("workers", "schedules", "limits", "operations"):
+        return _streamed(request, (topic,), _list, topic)
+    return Response(status_code=404)
 
 
 async def _stream_job(request: Request) -> Response:

@@ -366,26 +366,16 @@ def find(start: Start) -> AnyTask:
 
 def _registered(start: Start) -> AnyTask | None:
     found: list[AnyTask] = []
-    for app in known_apps():
-        task = app.handlers.get(start.job["queue"]) if start.raw else app.tasks.get(start.task)
+    for known in known_apps():
+        task = known.handlers.get(start.job["queue"]) if start.raw else known.tasks.get(start.task)
         if task is not None and task.name == start.task:
             found.append(task)
-    task = max(found, key=lambda task: _match(task.app, start.app), default=None)
-    if task is not None:
-        _use_storage(task.app, start.app)
+    name, url = start.app
+    task = max(found, key=lambda task: (task.app.url == url, task.app.name == name), default=None)
+    app = None if task is None else task.app
+    if app is not None and app.name == name and app.url != url and Broker(url).capabilities.multi_process:
+        app.url = url  # That of the worker. A relative path may have been resolved in another folder here.
     return task
-
-
-def _use_storage(app: App, wanted: tuple[str, str]) -> None:
-    """Use the URL of the worker's app. Its relative path may have been resolved in another folder."""
-    name, url = wanted
-    if app.name == name and app.url != url and Broker(url).capabilities.multi_process:
-        app.url = url
-
-
-def _match(app: App, wanted: tuple[str, str]) -> tuple[bool, bool]:
-    name, url = wanted
-    return app.url == url, app.name == name
 
 
 def _cancel(context: Context, message: Cancelled) -> None:

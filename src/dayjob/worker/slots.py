@@ -155,7 +155,7 @@ class Slots:
     def oldest(self) -> float | None:
         """The time when the oldest run that has not begun was accepted."""
         times: list[float] = []
-        for waiting in self._all_waiting():
+        for waiting in (*(limit.waiting for limit in self._limits.values()), self.waiting):
             with suppress(IndexError):  # Another thread may take the run.
                 times.append(waiting[0].accepted_at)
         return min(times, default=None)
@@ -172,9 +172,6 @@ class Slots:
         if without_places or others:
             call_on(self._loop, self._leave_pools, others)
         return without_places + others
-
-    def _all_waiting(self) -> list[deque[Run]]:
-        return [*(limit.waiting for limit in self._limits.values()), self.waiting]
 
     def _leave_pools(self, runs: list[Run]) -> None:
         for run in runs:
