@@ -7,14 +7,13 @@ same storage; synchronous code uses the bridge's loop. The app opens on first us
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -27,14 +26,13 @@ from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import OUTCOMES, Event, Events, Observer
 from dayjob.foreign_names import APP_METHODS, JOB_OPTIONS, TASK_OPTIONS, ForeignNames
 from dayjob.handle import JobHandle, checked_id
-from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
 from dayjob.model.job import DedupScope, DedupUntil, EndedJob, Enqueued, Job, JobState, NewJob, id_text
 from dayjob.model.limits import Limit
 from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring, Schedule
-from dayjob.model.retry import DelayFunction, Retry
+from dayjob.model.retry import DelayFunction, Retry, as_retry
 from dayjob.runtime.bridge import Bridge, Wait, need_real_threads
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.ids import new_key
@@ -54,8 +52,12 @@ from dayjob.task import (
     check_config,
     check_function,
     default_name,
-    make_retry,
+    is_coroutine_function,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from dayjob.metrics import Meter
+    from dayjob.tracing import Tracing
 
 Answer = TypeVar("Answer")
 Middleware = (
@@ -216,7 +218,8 @@ class App(ForeignNames, names=APP_METHODS):
             raise ConfigError(
                 f"task {name!r}: unknown option {first!r}: " + (remedy or f"the options are name, {known}")
             )
-        options["retry"] = make_retry(options.get("retry"), name)
+        if options.get("retry") is not None:
+            options["retry"] = as_retry(options["retry"], f"task {name!r}: retry")
         config = check_config(TaskConfig(**options), name)
         if config.retention is not None:
             config = replace(config, retention=_keep_done(config.retention))
@@ -274,19 +277,13 @@ class App(ForeignNames, names=APP_METHODS):
 
         return register
 
-    def sync_wrapped(self, context: Context, call: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the call of a plain handler inside the plain middleware, for its thread or process."""
-        for middleware in reversed(self.middleware):
-            if not is_async(middleware):
-                call = partial(middleware, context, call)
-        return call
+    def wrapped(self, context: Context, call: Callable[[], Any], *, on_loop: bool) -> Callable[[], Any]:
+        """Return the call inside the coroutine middleware, for the worker's event loop and any handler.
 
-    def async_wrapped(
-        self, context: Context, call: Callable[[], Awaitable[Any]]
-    ) -> Callable[[], Awaitable[Any]]:
-        """Return the call of any handler inside the coroutine middleware, for the worker's event loop."""
+        Without ``on_loop`` inside the plain middleware, for the thread or the process of a plain handler.
+        """
         for middleware in reversed(self.middleware):
-            if is_async(middleware):
+            if is_coroutine_function(middleware) is on_loop:
                 call = partial(middleware, context, call)
         return call
 
@@ -488,13 +485,6 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
-
-
-def is_async(function: Any) -> bool:
-    """Return whether a call of the function, or of the object, returns a coroutine."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-    )
 
 
 def known_apps() -> list[App]:

@@ -144,15 +144,6 @@ def current() -> Context:
     return context
 
 
-def current_or_none() -> Context | None:
-    return CURRENT.get()
-
-
-def enter(context: Context | None) -> None:
-    """Make the context current in this execution context."""
-    CURRENT.set(context)
-
-
 def detached(task: str) -> Context:
     """Return a context for a call outside of any job."""
     job = Job(

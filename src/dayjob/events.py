@@ -11,8 +11,8 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from threading import Lock, Thread
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from msgspec import Struct
 from dayjob.errors import ConfigError
 from dayjob.model.job import FINISHED, Job, JobState
 from dayjob.model.lifecycle import Transition
+from dayjob.runtime.threads import call_on
 
 _log = logging.getLogger("dayjob.events")
 
@@ -168,8 +169,7 @@ class Delivery:
             self._running = self._too_slow = False
             idle, self._idle = self._idle, []
         for wake in idle:
-            with suppress(RuntimeError):  # The loop is closed, so no task waits.
-                wake()
+            wake()
         return None
 
     def _failed(self, event: Event) -> None:
@@ -177,10 +177,9 @@ class Delivery:
 
     async def idle(self) -> None:
         """Wait until all queued events were delivered."""
-        loop = asyncio.get_running_loop()
         idle = asyncio.Event()
         with self._lock:
             if not self._running:
                 return
-            self._idle.append(lambda: loop.call_soon_threadsafe(idle.set))
+            self._idle.append(partial(call_on, asyncio.get_running_loop(), idle.set))
         await idle.wait()

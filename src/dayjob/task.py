@@ -19,7 +19,7 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.context import Context, current_or_none, detached
+from dayjob.context import CURRENT, Context, detached
 from dayjob.engines.base import BATCH, BATCH_BYTES
 from dayjob.errors import ConfigError
 from dayjob.foreign_names import JOB_OPTIONS, TASK_METHODS, ForeignNames
@@ -38,9 +38,9 @@ from dayjob.model.job import (
     check_dedup,
 )
 from dayjob.model.limits import MAX_LIMITS, Limit
-from dayjob.model.names import KEY_BYTES, check_name, check_queue, shown
+from dayjob.model.names import KEY_BYTES, as_config_error, check_name, check_queue, shown
 from dayjob.model.recurring import Missed, Recurring, check_timing
-from dayjob.model.retry import DelayFunction, Retry, as_retry
+from dayjob.model.retry import Retry
 
 if TYPE_CHECKING:
     from dayjob.app import App
@@ -146,7 +146,7 @@ class Task(ForeignNames, Generic[P, R, C], names=TASK_METHODS):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function directly. A task with a ``Context`` parameter gets the current one."""
         if self.wants_context and not (args and isinstance(args[0], Context)):
-            return self.function(current_or_none() or detached(self.name), *args, **kwargs)
+            return self.function(CURRENT.get() or detached(self.name), *args, **kwargs)
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[Options]) -> Using[P, R]:
@@ -467,7 +467,7 @@ def unscoped(task: str, key: str | None) -> str | None:
 
 def check_config(config: TaskConfig, name: str) -> TaskConfig:
     """Return the config. Raise ``ConfigError`` with the task's name for invalid options."""
-    try:
+    with as_config_error(f"task {name!r}: "):
         check_queue(config.queue)
         if config.priority is not None:
             check_priority(config.priority, "priority")
@@ -475,43 +475,35 @@ def check_config(config: TaskConfig, name: str) -> TaskConfig:
             check_max_attempts(config.max_attempts, "max_attempts")
         if config.timeout is not None and to_micros(config.timeout, "timeout") == 0:
             raise ValueError("timeout=0: pass some seconds, or None for no limit")
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"task {name!r}: {error}") from None
-    for field, value, allowed in (
-        ("pool", config.pool, (None, "thread", "process")),
-        ("cancel", config.cancel, ("signal", "interrupt")),
-    ):
-        if value not in allowed:
-            raise ConfigError(f"task {name!r}: {field}={value!r}: pass one of {allowed}")
-    if config.cron is not None or config.every is not None:
-        try:
+        for field, value, allowed in (
+            ("pool", config.pool, (None, "thread", "process")),
+            ("cancel", config.cancel, ("signal", "interrupt")),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{field}={value!r}: pass one of {allowed}")
+        if config.cron is not None or config.every is not None:
             check_timing(config.cron, config.every, config.timezone, config.missed)
-        except ConfigError as error:
-            raise ConfigError(f"task {name!r}: {error}") from None
-    if config.retention is not None and not isinstance(config.retention, Retention):
-        raise ConfigError(f"task {name!r}: retention={config.retention!r}: pass a Retention")
-    _check_dedup(config, name)
+        if config.retention is not None and not isinstance(config.retention, Retention):
+            raise ValueError(f"retention={config.retention!r}: pass a Retention")
+        _check_dedup(config)
     check_limits(config.limits, name)
     return config
 
 
-def _check_dedup(config: TaskConfig, name: str) -> None:
+def _check_dedup(config: TaskConfig) -> None:
     dedup, function = config.dedup, config.dedup_key
-    try:
-        if dedup not in (None, True, False, "claimed", "settled", "latest") and not callable(dedup):
-            raise ValueError(
-                f"dedup={dedup!r}: pass True, 'claimed', 'settled', 'latest', or a function of the key"
-            )
-        if function is not None and (callable(dedup) or not callable(function)):
-            raise ValueError(f"dedup={dedup!r} and dedup_key={function!r}: pass one function of the key")
-        if config.dedup_until not in (None, "claimed", "settled"):
-            raise ValueError(f"dedup_until={config.dedup_until!r}: pass 'claimed' or 'settled'")
-        if config.dedup_until is not None and dedup in ("claimed", "settled"):
-            raise ValueError(f"dedup={dedup!r} and dedup_until={config.dedup_until!r}: pass one of the two")
-        latest = "latest" if dedup == "latest" else None
-        check_dedup(latest, config.dedup_max_delay, config.dedup_for, config.dedup_scope)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"task {name!r}: {error}") from None
+    if dedup not in (None, True, False, "claimed", "settled", "latest") and not callable(dedup):
+        raise ValueError(
+            f"dedup={dedup!r}: pass True, 'claimed', 'settled', 'latest', or a function of the key"
+        )
+    if function is not None and (callable(dedup) or not callable(function)):
+        raise ValueError(f"dedup={dedup!r} and dedup_key={function!r}: pass one function of the key")
+    if config.dedup_until not in (None, "claimed", "settled"):
+        raise ValueError(f"dedup_until={config.dedup_until!r}: pass 'claimed' or 'settled'")
+    if config.dedup_until is not None and dedup in ("claimed", "settled"):
+        raise ValueError(f"dedup={dedup!r} and dedup_until={config.dedup_until!r}: pass one of the two")
+    latest = "latest" if dedup == "latest" else None
+    check_dedup(latest, config.dedup_max_delay, config.dedup_for, config.dedup_scope)
 
 
 def check_limits(limits: object, name: str) -> None:
@@ -524,10 +516,6 @@ def check_limits(limits: object, name: str) -> None:
         raise ConfigError(
             f"task {name!r} has {len(limits)} limits: pass {MAX_LIMITS} at most, each with another name"
         )
-
-
-def make_retry(retry: Retry | DelayFunction | None, name: str) -> Retry | None:
-    return None if retry is None else as_retry(retry, f"task {name!r}: retry")
 
 
 def default_name(function: Callable[..., Any]) -> str:
@@ -563,6 +551,7 @@ def check_function(function: Any) -> None:
 
 
 def is_coroutine_function(function: Any) -> bool:
+    """Return whether a call of the function, or of the object, returns a coroutine."""
     return inspect.iscoroutinefunction(function) or (
         not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
     )

@@ -86,6 +86,7 @@ class Tracing:
             yield [_with(headers, job) for job in jobs]
 
     def stamped(self, job: NewJob) -> NewJob:
+        """Return the job with the headers of the current span. For a job that is stored later."""
         return _with(_span_headers(), job)
 
     def enter(self, job: Job) -> Token[SpanParent] | None:

@@ -12,8 +12,10 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
 from dayjob.broker.retrying_storage import RetryingStorage
-from dayjob.duties import EndedJobs, Promote, Reap, Service, Sweep, duties
-from dayjob.duties.duties import LOCKED, MAX_BATCH, RENEWAL_GRACE, SOON
+from dayjob.duties import duties
+from dayjob.duties.duties import LOCKED, MAX_BATCH, RENEWAL_GRACE, SOON, Promote, Reap, Sweep
+from dayjob.duties.ended import EndedJobs
+from dayjob.duties.service import Service
 from dayjob.engines.base import Capabilities, Token
 from dayjob.model.durations import SECOND
 from dayjob.testing import ManualClock

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from dayjob import Broker, EngineUnavailable
 from dayjob.broker.worker_registry import RECONNECT
-from dayjob.duties import EndedJobs, Lead, Led, Reclaim, Recur, Service
-from dayjob.duties.duties import FOLLOWER_INTERVAL
+from dayjob.duties.duties import FOLLOWER_INTERVAL, Lead, Led, Reclaim, Recur
+from dayjob.duties.ended import EndedJobs
+from dayjob.duties.service import Service
 from dayjob.model.durations import SECOND
 from dayjob.runtime.signals import LEAD, Signals, Topic
 from dayjob.testing import ManualClock

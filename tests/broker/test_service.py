@@ -9,7 +9,7 @@ from collections import deque
 import pytest
 
 from dayjob import Closed, EngineFenced, EngineUnavailable
-from dayjob.duties import Service
+from dayjob.duties.service import Service
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic
 from dayjob.testing import ManualClock

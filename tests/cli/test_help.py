@@ -30,4 +30,6 @@ def test_no_line_is_wider_than_80_columns_and_no_sentence_is_cut(path: tuple[str
 
 
 def test_every_command_has_a_section() -> None:
-    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(main.commands)
+    assert sorted(str(each.name) for section in SECTIONS.values() for each in section) == sorted(
+        main.commands
+    )

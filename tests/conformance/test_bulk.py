@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dayjob import NewJob, Recurring
-from dayjob.inspect import Filter, Inspector
+from dayjob.inspect import Filter, Inspector, task_statistics
 from tests.support.arrange import KEEP_ALL, OpenBroker, claim_one, quiet
 from tests.support.observe import every_job
 from tests.support.waiting import WatchedClock
@@ -58,7 +58,7 @@ async def test_statistics_of_tasks_have_the_waits_and_durations_of_finished_jobs
         job = await claim_one(broker)
         clock.advance(4)
         await (broker.dead_letter(job, "OSError: bad") if fails else broker.ack(job))
-    sample = await Inspector(broker).tasks()
+    sample = await task_statistics(broker)
     [task] = sample.tasks
     assert (sample.jobs, sample.is_complete) == (2, True)
     assert (task.jobs, task.runs, task.failures, task.dead) == (2, 4, 3, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from dayjob import Broker, NewJob
 from dayjob.broker.worker_registry import Member
-from dayjob.duties import Rewake
+from dayjob.duties.duties import Rewake
 from dayjob.runtime.signals import FEW
 from tests.support.arrange import OpenBroker
 from tests.support.engines import EngineUnderTest

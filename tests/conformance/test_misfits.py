@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dayjob import App, Broker, BrokerConfig, Limit, NewJob, Recurring
 from dayjob.cli.store_command import opened_url
-from dayjob.inspect import Inspector
+from dayjob.inspect import find_misfits
 from dayjob.inspect.misfits import MisfitReport
 from tests.support.arrange import OpenBroker
 from tests.support.flow import add, claimed, limited_broker
@@ -67,7 +67,7 @@ def find(url: str, app: App, clock: WatchedClock) -> Find:
         report = MisfitReport()
         config = BrokerConfig(duties=False)
         async with Broker(opened_url(url, writes=False), config=config, clock=clock) as reader:
-            await Inspector(reader).find_misfits(app, report, **options)
+            await find_misfits(reader, app, report, **options)
         return report
 
     return find
@@ -154,10 +154,10 @@ async def test_a_sample_is_spread_over_the_jobs(broker: Broker, find: Find) -> N
     ids = [f"00000000-0000-7000-8000-{number:012x}" for number in range(0, 400, 2)]
     jobs = [NewJob("default", b"", "gone" if id < ids[100] else "raw", id=id) for id in ids]
     await broker.enqueue_many(jobs)
-    report = await find(sample=40)
+    report = await find(most=40)
     assert report.examined == 40
     assert {group.task: group.count for group in report.groups} == {"gone": 20, "raw": 20}
-    assert [(await find(sample=most)).examined for most in (7, 5000)] == [7, 200]
+    assert [(await find(most=most)).examined for most in (7, 5000)] == [7, 200]
 
 
 async def test_the_groups_are_bounded(broker: Broker, find: Find, monkeypatch: pytest.MonkeyPatch) -> None:

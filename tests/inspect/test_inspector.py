@@ -28,10 +28,13 @@ from dayjob.inspect import (
     Inspector,
     Redaction,
     dead,
+    dead_groups,
+    dead_page,
     error_line,
     error_pattern,
     json_fields,
     search,
+    task_statistics,
     tasks,
 )
 from dayjob.testing import ManualClock
@@ -244,14 +247,14 @@ async def test_dead_jobs_are_grouped_by_task_and_error_pattern(
         clock.advance(1)
         latest = await kill(broker, "ab"[number % 2], f"ValueError: order {number} of 'x{number}' failed")
     await kill(broker, "a", "KeyError: 'y'")
-    found = await inspector.dead_groups()
+    found = await dead_groups(inspector.broker)
     assert [(group.error, group.count, group.queues) for group in found.groups] == [
         ("ValueError: order … of … failed", 3, ["a", "b"]),
         ("KeyError: …", 1, ["a"]),
     ]
     assert found.groups[0].latest.id == latest
     assert (found.examined, found.total) == (4, 4)
-    assert (await inspector.dead_groups("b")).total == 1
+    assert (await dead_groups(inspector.broker, "b")).total == 1
 
 
 async def test_only_the_latest_dead_jobs_are_grouped(
@@ -260,7 +263,7 @@ async def test_only_the_latest_dead_jobs_are_grouped(
     monkeypatch.setattr(dead, "GROUPED", 2)
     for _ in range(3):
         await kill(broker, "q", "no good")
-    found = await inspector.dead_groups()
+    found = await dead_groups(inspector.broker)
     assert (found.examined, found.total) == (2, 3)
 
 
@@ -349,10 +352,10 @@ async def test_headers_and_errors_count_as_bytes_of_a_search(
     for _ in range(3):
         await kill(broker, "errors", "E" * 6_000)
     assert (await inspector.page(Filter(text="nothing", state=JobState.PENDING))).examined == 2
-    assert (await inspector.dead_groups("errors")).examined == 2
-    first = await inspector.dead_page("errors")
+    assert (await dead_groups(inspector.broker, "errors")).examined == 2
+    first = await dead_page(inspector.broker, "errors")
     assert (len(first.jobs), first.found_all) == (2, False)
-    second = await inspector.dead_page("errors", first.after)
+    second = await dead_page(inspector.broker, "errors", first.after)
     assert (len(second.jobs), second.found_all) == (1, True)
 
 
@@ -371,7 +374,7 @@ async def test_other_work_of_the_loop_runs_while_errors_are_grouped(
 
     seen: list[int] = []
     monkeypatch.setattr(dead, "error_pattern", pattern)
-    await inspector.dead_groups()
+    await dead_groups(inspector.broker)
     assert seen == [0, 1, 2]
 
 
@@ -393,7 +396,7 @@ def test_a_bounded_part_of_an_error_is_compared(monkeypatch: pytest.MonkeyPatch)
 # All jobs of a filter.
 
 
-async def pages(inspector: Inspector, filter: Filter, most: int | None = None) -> list[list[str]]:
+async def pages(inspector: Inspector, filter: Filter, most: int = 2**62) -> list[list[str]]:
     return [[job.id for job in page] async for page in inspector.matching(filter, most=most)]
 
 
@@ -506,7 +509,7 @@ async def test_statistics_of_tasks_have_runs_failures_and_percentiles(
         await run(broker, clock, "steady", number, number / 10, "done")
     await run(broker, clock, "flaky", 1, 2, "retried")
     await run(broker, clock, "flaky", 1, 2, "dead")
-    sample = await inspector.tasks()
+    sample = await task_statistics(inspector.broker)
     assert (sample.jobs, sample.is_complete) == (22, True)
     flaky, steady = sample.tasks
     assert (flaky.task, flaky.jobs, flaky.runs, flaky.failures, flaky.dead) == ("flaky", 2, 3, 2, 1)
@@ -517,7 +520,7 @@ async def test_statistics_of_tasks_have_runs_failures_and_percentiles(
     assert (steady.run.p50, steady.run.p95) == (1.0, 1.9)
     assert flaky.wait is not None
     assert flaky.wait.p95 == 1.0
-    assert (await inspector.tasks("other")).tasks == []
+    assert (await task_statistics(inspector.broker, "other")).tasks == []
 
 
 async def test_the_sample_is_bounded_and_spans_the_same_time_in_each_state(
@@ -528,7 +531,7 @@ async def test_the_sample_is_bounded_and_spans_the_same_time_in_each_state(
         await run(broker, clock, "old", 1, 1, "dead")
     for number in range(20):
         await run(broker, clock, "new", 1, 1, "dead" if number == 15 else "done")
-    sample = await inspector.tasks()
+    sample = await task_statistics(inspector.broker)
     assert sample.jobs == 11
     assert not sample.is_complete
     assert [(each.task, each.runs, each.failures) for each in sample.tasks] == [("new", 11, 1)]
@@ -536,7 +539,7 @@ async def test_the_sample_is_bounded_and_spans_the_same_time_in_each_state(
 
 async def test_a_task_of_cancelled_jobs_has_no_statistics(broker: Broker, inspector: Inspector) -> None:
     await broker.cancel((await broker.enqueue("q", task="t")).id)
-    assert await inspector.tasks() == tasks.TaskSample([], 0, None, True)
+    assert await task_statistics(inspector.broker) == tasks.TaskSample([], 0, None, True)
 
 
 # Arguments.

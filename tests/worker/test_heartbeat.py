@@ -14,7 +14,7 @@ import pytest
 
 from dayjob import App, Broker, BrokerConfig, Context, JobState
 from dayjob.cli.worker.process import SWITCH_INTERVAL
-from dayjob.duties import WatchCancels
+from dayjob.duties.duties import WatchCancels
 from dayjob.events import Event
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock

@@ -7,8 +7,7 @@ from collections import Counter
 from dayjob import Broker
 from dayjob.cli.worker.options import WorkerOptions
 from dayjob.runtime.clock import SYSTEM
-from dayjob.worker.fetcher import Fetcher
-from dayjob.worker.queue_order import QueueOrder
+from dayjob.worker.fetcher import Fetcher, QueueOrder
 
 
 def test_queues_without_weights_keep_their_order() -> None:

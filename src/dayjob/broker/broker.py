@@ -19,8 +19,8 @@ from dayjob.broker.history import Sample
 from dayjob.broker.session import OnEnqueued, Session, Unit, not_open
 from dayjob.broker.validation import Policies, Validator
 from dayjob.broker.worker_registry import Beat, Member
-from dayjob.duties import OnEnded
 from dayjob.duties.duties import MAX_BATCH
+from dayjob.duties.ended import OnEnded
 from dayjob.engines.base import (
     BATCH,
     Capabilities,
@@ -193,15 +193,14 @@ class Broker:
 
     def enqueue_tx(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
         """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
-        if is_asynchronous(connection):
-            raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
-        work = self._engine.insert_tx(connection, self._unit(jobs))
-        try:
-            work.send(None)
-        except StopIteration as stop:
-            answers: list[Enqueued] = stop.value
-            return answers
-        work.close()
+        if not is_asynchronous(connection):
+            work = self._engine.insert_tx(connection, self._unit(jobs))
+            try:
+                work.send(None)
+            except StopIteration as stop:
+                answers: list[Enqueued] = stop.value
+                return answers
+            work.close()
         raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Enqueued]:
@@ -458,10 +457,9 @@ class Broker:
         now, live = await session.worker_registry.live()
         paused, ahead = False, 0
         if job is not None and not job.state.finished:
-            pending = job.key
             paused = job.queue in await self.paused()
             if job.state is JobState.PENDING or job.state is JobState.LIMITED:
-                ahead = await session.storage.read(partial(self._engine.position, pending, COUNTED_AHEAD))
+                ahead = await session.storage.read(partial(self._engine.position, job.key, COUNTED_AHEAD))
         limit, due = None, None
         if job is not None and job.limited_by is not None:
             stored = {info.name: info for info in await self.limits()}

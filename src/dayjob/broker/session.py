@@ -25,22 +25,9 @@ from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.broker.schedules import Schedules
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
-from dayjob.duties import (
-    Duty,
-    EndedJobs,
-    Lead,
-    Led,
-    OnEnded,
-    Promote,
-    Reap,
-    Reclaim,
-    Recur,
-    Rewake,
-    Sample,
-    Service,
-    Sweep,
-    WatchCancels,
-)
+from dayjob.duties.duties import Lead, Led, Promote, Reap, Reclaim, Recur, Rewake, Sample, Sweep, WatchCancels
+from dayjob.duties.ended import EndedJobs, OnEnded
+from dayjob.duties.service import Duty, Service
 from dayjob.engines.base import (
     BATCH_BYTES,
     ClaimRequest,

@@ -10,9 +10,9 @@ from dayjob.broker import Broker
 from dayjob.cli.app_argument import load_app
 from dayjob.cli.output import ID, Column, console, json_option, print_json, print_line, progress, table
 from dayjob.cli.store_command import INTERRUPTED, NOTHING, OK, StoreCommand, on_store
-from dayjob.inspect import Filter, Inspector
+from dayjob.inspect import Filter, Inspector, MisfitReport, find_misfits
 from dayjob.inspect.json_fields import misfit_fields
-from dayjob.inspect.misfits import CHECKED, MisfitReport
+from dayjob.inspect.misfits import CHECKED
 from dayjob.model.job import JobState
 from dayjob.model.names import counted
 
@@ -70,9 +70,10 @@ def check(url: str, app: Any, queues: tuple[str, ...], sample: int | None, as_js
         ]
         total = sum(min(number, sample or number) for number in numbers)
         with progress("checking", total) as update:
-            await inspector.find_misfits(
-                app, report, queues=queues, sample=sample, on_progress=lambda done: update(min(done, total))
-            )
+            await find_misfits(
+                broker, app, report, queues=queues, most=sample,
+                on_progress=lambda done: update(min(done, total)),
+            )  # fmt: skip
 
     code = OK
     try:

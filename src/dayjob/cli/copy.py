@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 import click
 
-from dayjob.cli.output import print_line, print_text
-from dayjob.cli.store_command import UNAVAILABLE
+from dayjob.cli.output import print_line
+from dayjob.cli.store_command import UNAVAILABLE, fail
 from dayjob.engines.registry import copy_store, without_password
 from dayjob.errors import ConfigError, DayjobError
 
@@ -34,6 +33,5 @@ def copy(source: str, target: str) -> None:
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     except DayjobError as error:
-        print_text(f"Error: {error}", err=True)
-        sys.exit(UNAVAILABLE)
+        fail(str(error), UNAVAILABLE)
     print_line(f"{jobs:,} jobs copied to {without_password(target)}.")

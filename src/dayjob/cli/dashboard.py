@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from dayjob.app import App
 from dayjob.cli.logging_setup import configure
@@ -32,14 +33,14 @@ MISSING = "the dashboard needs {}, which is not installed: run  pip install 'day
 
 
 class Secrets(Struct):
-    """The credentials of the command line or of the environment."""
+    """The credentials of the command line or of the environment, as ``dashboard`` takes them."""
 
-    tokens: dict[str, str]
-    read_tokens: dict[str, str]
+    token: dict[str, str]
+    read_token: dict[str, str]
     basic: str | None
 
     def __bool__(self) -> bool:
-        return bool(self.tokens or self.read_tokens or self.basic)
+        return bool(self.token or self.read_token or self.basic)
 
 
 def _secrets(
@@ -167,8 +168,8 @@ def dashboard(
     hosts = (*LOOPBACK, host, *allow_host) if loopback else allow_host or None
     link = "" if secrets or no_login else _login_link(secrets)
     site = make(
-        opened_url(url, writes=False), token=secrets.tokens, read_token=secrets.read_tokens,
-        basic=secrets.basic, read_only=read_only, redact=redact, hosts=hosts, proxies=proxy,
+        opened_url(url, writes=False), **asdict(secrets), read_only=read_only, redact=redact, hosts=hosts,
+        proxies=proxy,
     )  # fmt: skip
     listening = bind(host, port)
     shown = f"[{host}]" if ":" in host else host
@@ -197,9 +198,7 @@ def serve_with(app: App, port: int) -> InThread:
     try:
         secrets = _secrets()
         link = "" if secrets else _login_link(secrets)
-        site = make(
-            app, token=secrets.tokens, read_token=secrets.read_tokens, basic=secrets.basic, hosts=LOOPBACK
-        )
+        site = make(app, **asdict(secrets), hosts=LOOPBACK)
         listening = bind("127.0.0.1", port)
     except ConfigError as error:
         raise click.UsageError(f"--dashboard {port}: {error}") from error
@@ -214,7 +213,7 @@ def _login_link(secrets: Secrets) -> str:
     from dayjob.dashboard.credentials import new_token
 
     made = new_token()
-    secrets.tokens["link"] = made
+    secrets.token["link"] = made
     return f"login#{made}"
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import click
 
 from dayjob.broker import Broker
 from dayjob.cli.output import (
     ID,
     Column,
-    ago,
     confirm,
     console,
     json_option,
+    limit_option,
     print_json,
     print_line,
     progress,
@@ -22,8 +19,9 @@ from dayjob.cli.output import (
     yes_option,
 )
 from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store, whole_id
-from dayjob.inspect import DeadGroups, Inspector, error_line
-from dayjob.inspect.json_fields import dead_group_fields
+from dayjob.inspect import DeadGroups, Inspector, dead_groups, error_line
+from dayjob.inspect.dead import requeue_dead
+from dayjob.inspect.json_fields import ago, dead_group_fields
 from dayjob.model.names import counted
 
 COLUMNS = (
@@ -50,26 +48,19 @@ def dead() -> None:
 
 @dead.command(name="list")
 @click.option("-q", "--queue", help="Only jobs of this queue.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=50,
-    show_default=True,
-    help="The maximum number of jobs.",
-)
+@limit_option
 @click.option("-g", "--group", is_flag=True, help="Group the latest 5,000 by their error.")
 @json_option
 def list_dead(url: str, queue: str | None, limit: int, group: bool, as_json: bool) -> None:
     """List dead jobs, the latest failure first."""
 
     async def work(broker: Broker) -> None:
-        inspector = Inspector(broker)
         if group:
-            _show_groups(await inspector.dead_groups(queue), as_json)
+            _show_groups(await dead_groups(broker, queue), as_json)
             return
         jobs = await broker.latest_dead(queue, limit=limit)
         if as_json:
+            inspector = Inspector(broker)
             print_json({"jobs": [inspector.job_fields(job) for job in jobs]})
             return
         rows = [
@@ -114,10 +105,8 @@ def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool,
             print_line("There are no dead jobs to requeue.")
             return NOTHING
         confirm(f"Requeue {counted(total, 'dead job')} of {', '.join(names)}?", yes)
-        done = 0
         with progress("requeuing", total) as update:
-            for name in names:
-                done += await broker.requeue_dead(name, on_progress=partial(_add, update, done))
+            done = await requeue_dead(broker, names, update)
         print_line(f"{counted(done, 'job')} requeued.")
         return OK if done else NOTHING
 
@@ -160,7 +149,3 @@ def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
 def _check_choice(choices: str, *given: bool) -> None:
     if given.count(True) != 1:
         raise click.UsageError(f"no dead jobs are selected: give one of {choices}")
-
-
-def _add(update: Callable[[int], None], before: int, more: int) -> None:
-    update(before + more)

@@ -13,11 +13,10 @@ from dayjob.broker import Broker
 from dayjob.cli.output import (
     ID,
     Column,
-    ago,
     confirm,
     console,
-    instant,
     json_option,
+    limit_option,
     print_json,
     print_line,
     print_text,
@@ -29,7 +28,7 @@ from dayjob.cli.output import (
 )
 from dayjob.cli.store_command import NOTHING, OK, StoreCommand, fail, on_store, whole_id
 from dayjob.inspect import Filter, Inspector, Page, Redaction, error_line
-from dayjob.inspect.json_fields import explanation_fields, indented, span
+from dayjob.inspect.json_fields import ago, explanation_fields, indented, instant, span
 from dayjob.inspect.redaction import DEFAULT
 from dayjob.inspect.search import UNFINISHED, States
 from dayjob.model.durations import SECOND
@@ -50,12 +49,12 @@ COLUMNS = (
 
 
 def filter_options(states: tuple[JobState, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator for the options of a filter, which ``make_filter`` takes."""
+    """Return the decorator for the options of a filter, by its fields."""
     options = (
         click.option("-q", "--queue", help="Only jobs of this queue."),
         click.option(
             "-s", "--state", type=click.Choice([each.value for each in states]),
-            help="Only jobs in this state.",
+            callback=lambda _, __, state: state and JobState(state), help="Only jobs in this state.",
         ),
         click.option("-t", "--task", help="Only jobs of this task."),
         click.option("--tenant", help="Only jobs of this tenant."),
@@ -90,20 +89,9 @@ def _pairs(
     return tuple(pairs)
 
 
-def make_filter(state: str | None, **given: Any) -> Filter:
-    return Filter(state=None if state is None else JobState(state), **given)
-
-
 @click.command(cls=StoreCommand)
 @filter_options(tuple(JobState))
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=50,
-    show_default=True,
-    help="The maximum number of jobs.",
-)
+@limit_option
 @click.option("--after", metavar="ID", help="Continue after this job, the last one of the previous page.")
 @click.option("--oldest-first", is_flag=True, help="List the oldest jobs first.")
 @json_option
@@ -122,7 +110,7 @@ def jobs(
       dayjob jobs --search TimeoutError
       dayjob jobs -t shop.send_email --arg to=ada@example.com
     """
-    wanted = make_filter(**given)
+    wanted = Filter(**given)
 
     async def work(broker: Broker) -> None:
         inspector = Inspector(broker)
@@ -131,15 +119,10 @@ def jobs(
         async def read() -> Page:
             return await inspector.page(wanted, last, limit, newest_first=not oldest_first)
 
-        if as_json:
-            page = await read()
-            print_json({"jobs": [inspector.job_fields(job) for job in page.jobs], "after": page.after})
-            return
+        def fields(page: Page) -> dict[str, Any]:
+            return {"jobs": [inspector.job_fields(job) for job in page.jobs], "after": page.after}
 
-        async def render() -> Group:
-            return _listing(await read())
-
-        await show(render, watch)
+        await show(read, fields, _listing, as_json, watch)
 
     on_store(url, work)
 
@@ -241,7 +224,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
 
 
 def _content(inspector: Inspector, data: bytes) -> str:
-    text = indented(inspector.content(data), 4000)
+    text = indented(inspector.redaction.content(data), 4000)
     return text if len(text) <= 4000 else f"{text[:4000]}\n... ({len(data):,} bytes in total)"
 
 
@@ -281,7 +264,7 @@ def cancel(url: str, ids: tuple[str, ...], everything: bool, yes: bool, as_json:
       dayjob cancel -q email -s pending --tenant acme
       dayjob cancel -t shop.send_email --arg to=ada@example.com --yes
     """
-    wanted = make_filter(**given)
+    wanted = Filter(**given)
     if [bool(ids), wanted != Filter(), everything].count(True) != 1:
         raise click.UsageError("no jobs are selected: give one of ids, a filter such as --queue, or --all")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 from rich.console import RenderableType
 
 from dayjob.broker import Broker
-from dayjob.cli.output import Column, json_option, print_json, print_line, show, table, watch_option
+from dayjob.cli.output import Column, json_option, print_line, show, table, watch_option
 from dayjob.cli.store_command import StoreGroup, on_store
 from dayjob.errors import ConfigError
 from dayjob.inspect.json_fields import limit_fields
@@ -35,17 +37,14 @@ def list_limits(url: str, as_json: bool, watch: bool) -> None:
     """Show every limit: its bounds, the units of running jobs, and the jobs that wait for room."""
 
     async def work(broker: Broker) -> None:
-        if as_json:
-            print_json([limit_fields(info) for info in await broker.limits()])
-            return
-
-        async def render() -> RenderableType:
-            rows = [_row(info) for info in await broker.limits()]
-            return table(COLUMNS, rows, empty="No limits. Tasks declare them: @app.task(limits=[...])")
-
-        await show(render, watch)
+        await show(broker.limits, lambda infos: [*map(limit_fields, infos)], _table, as_json, watch)
 
     on_store(url, work)
+
+
+def _table(infos: Sequence[LimitInfo]) -> RenderableType:
+    empty = "No limits. Tasks declare them: @app.task(limits=[...])"
+    return table(COLUMNS, [_row(info) for info in infos], empty=empty)
 
 
 def _row(info: LimitInfo) -> tuple[object, ...]:

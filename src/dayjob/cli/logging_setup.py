@@ -38,16 +38,10 @@ _STYLES = {
 
 def configure(level: str, form: Format) -> None:
     """Send all logs to standard error. Called before the import of the app, which may change it."""
-    handler: logging.Handler
-    if form == "json":
-        handler = logging.StreamHandler()
-        handler.setFormatter(JsonFormatter())
-    elif sys.stderr.isatty():
+    handler: logging.Handler = logging.StreamHandler()
+    if form == "text" and sys.stderr.isatty():
         handler = TerminalHandler(Console(stderr=True))
-        handler.setFormatter(TextFormatter())
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(TextFormatter())
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -29,10 +30,10 @@ from dayjob.cli.worker.command import worker
 from dayjob.cli.workers import workers
 
 SECTIONS = {
-    "Run": ("worker", "demo", "bench"),
-    "Jobs": ("enqueue", "jobs", "show", "explain", "cancel", "dead"),
-    "Queues, schedules, workers": ("queues", "pause", "resume", "limits", "schedules", "workers", "scale"),
-    "The store": ("dashboard", "doctor", "check", "migrate", "copy", "completion"),
+    "Run": (worker, demo, bench),
+    "Jobs": (enqueue, jobs, show_job, explain, cancel, dead),
+    "Queues, schedules, workers": (queues, pause, resume, limits, schedules, workers, scale),
+    "The store": (dashboard, doctor, check, migrate, copy, completion),
 }
 """The commands in the order of the help, which is that of docs/cli.md."""
 
@@ -75,8 +76,5 @@ def _open_closed_streams() -> None:
             setattr(sys, name, stream)
 
 
-for command in (
-    bench, cancel, check, completion, copy, dashboard, dead, demo, doctor, enqueue, explain, jobs, limits,
-    migrate, pause, queues, resume, scale, schedules, show_job, worker, workers,
-):  # fmt: skip
+for command in chain.from_iterable(SECTIONS.values()):
     main.add_command(command)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -26,10 +26,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from dayjob.inspect.json_fields import span
-from dayjob.model.durations import SECOND, to_datetime
+from dayjob.inspect.json_fields import instant
 from dayjob.model.names import printable
 from dayjob.runtime.clock import SYSTEM
+
+Answer = TypeVar("Answer")
 
 WATCH_INTERVAL = 1.0
 
@@ -45,6 +46,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 watch_option = click.option(
     "-w", "--watch", is_flag=True,
     help="Refresh every second until Ctrl-C. Without a terminal, print the table every second.",
+)  # fmt: skip
+limit_option = click.option(
+    "-n", "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True,
+    help="The maximum number of jobs.",
 )  # fmt: skip
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -221,33 +226,30 @@ def print_text(text: str, *, end: str = "\n", err: bool = False) -> None:
     click.echo(f"{printable(text, keep=LINES)}{end}", err=err, nl=False)
 
 
-def instant(micros: int | None) -> str | None:
-    return None if micros is None else f"{to_datetime(micros):%Y-%m-%d %H:%M:%S} UTC"
+async def show(
+    read: Callable[[], Awaitable[Answer]], fields: Callable[[Answer], Any],
+    render: Callable[[Answer], RenderableType], as_json: bool, watch: bool,
+) -> None:  # fmt: skip
+    """Print what is read, as its JSON ``fields`` or rendered.
 
-
-def ago(micros: int | None, now: int | None = None) -> str | None:
-    """Return the time since then, or until then, with two units at most."""
-    if micros is None:
-        return None
-    seconds = ((SYSTEM.now() if now is None else now) - micros) / SECOND
-    return f"in {span(-seconds)}" if seconds < 0 else f"{span(seconds)} ago"
-
-
-async def show(render: Callable[[], Awaitable[RenderableType]], watch: bool) -> None:
-    """Print the rendered output once; or refresh it until interrupted, or print it again in a pipe."""
+    With ``watch``, refresh the rendered output until interrupted, or print it again in a pipe.
+    """
+    if as_json:
+        print_json(fields(await read()))
+        return
     screen = console()
     if not watch:
-        screen.print(await render())
+        screen.print(render(await read()))
         return
     if not screen.is_terminal:
         while True:
             screen.print(instant(SYSTEM.now()))
-            screen.print(await render(), "")
+            screen.print(render(await read()), "")
             await SYSTEM.wait(asyncio.Event(), WATCH_INTERVAL)
-    with Live(await render(), console=screen, auto_refresh=False, screen=True) as live:
+    with Live(render(await read()), console=screen, auto_refresh=False, screen=True) as live:
         while True:
             await SYSTEM.wait(asyncio.Event(), WATCH_INTERVAL)
-            live.update(await render(), refresh=True)
+            live.update(render(await read()), refresh=True)
 
 
 def confirm(question: str, yes: bool) -> None:

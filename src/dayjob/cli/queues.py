@@ -7,16 +7,7 @@ from rich.console import RenderableType
 
 from dayjob.broker import Broker
 from dayjob.cli.jobs import cancel_filtered
-from dayjob.cli.output import (
-    Column,
-    json_option,
-    print_json,
-    print_line,
-    show,
-    table,
-    watch_option,
-    yes_option,
-)
+from dayjob.cli.output import Column, json_option, print_line, show, table, watch_option, yes_option
 from dayjob.cli.store_command import StoreCommand, StoreGroup, on_store
 from dayjob.inspect import Filter, Inspector, Overview
 from dayjob.inspect.json_fields import queue_fields, span
@@ -54,15 +45,7 @@ def list_queues(url: str, as_json: bool, watch: bool) -> None:
     """
 
     async def work(broker: Broker) -> None:
-        inspector = Inspector(broker)
-        if as_json:
-            print_json(queue_fields(await inspector.overview()))
-        else:
-
-            async def render() -> RenderableType:
-                return _table(await inspector.overview())
-
-            await show(render, watch)
+        await show(Inspector(broker).overview, queue_fields, _table, as_json, watch)
 
     on_store(url, work)
 

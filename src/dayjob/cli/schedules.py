@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import click
 from rich.console import RenderableType
@@ -10,10 +10,8 @@ from rich.console import RenderableType
 from dayjob.broker import Broker
 from dayjob.cli.output import (
     Column,
-    ago,
     confirm,
     json_option,
-    print_json,
     print_line,
     show,
     table,
@@ -21,7 +19,7 @@ from dayjob.cli.output import (
     yes_option,
 )
 from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store
-from dayjob.inspect.json_fields import schedule_fields, when
+from dayjob.inspect.json_fields import ago, schedule_fields, when
 from dayjob.model.recurring import Schedule
 
 COLUMNS = (
@@ -48,17 +46,13 @@ def list_schedules(url: str, as_json: bool, watch: bool) -> None:
     """List recurring jobs with their last and next fire times."""
 
     async def work(broker: Broker) -> None:
-        if as_json:
-            print_json([schedule_fields(schedule) for schedule in await broker.schedules()])
-            return
-
-        async def render() -> RenderableType:
-            rows = [_row(schedule) for schedule in await broker.schedules()]
-            return table(COLUMNS, rows, empty="No schedules.")
-
-        await show(render, watch)
+        await show(broker.schedules, lambda found: [*map(schedule_fields, found)], _table, as_json, watch)
 
     on_store(url, work)
+
+
+def _table(found: Sequence[Schedule]) -> RenderableType:
+    return table(COLUMNS, [_row(schedule) for schedule in found], empty="No schedules.")
 
 
 def _row(schedule: Schedule) -> tuple[object, ...]:

@@ -82,19 +82,16 @@ class CommandGroup(click.Group):
     """A group whose help has the whole first sentence of each command, in sections if it has any."""
 
     def __init__(
-        self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **kwargs: Any
+        self, *args: Any, sections: Mapping[str, Sequence[click.Command]] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self._sections = sections
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, names in (self._sections or {"Commands": sorted(self.commands)}).items():
+        by_name = [self.commands[name] for name in sorted(self.commands)]
+        for title, commands in (self._sections or {"Commands": by_name}).items():
             with formatter.section(title):
-                formatter.write_dl([(name, _first_sentence(self.commands[name])) for name in names])
-
-
-def _first_sentence(command: click.Command) -> str:
-    return command.get_short_help_str(limit=1000)
+                formatter.write_dl([(each.name or "", each.get_short_help_str(1000)) for each in commands])
 
 
 class StoreGroup(CommandGroup):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 from rich.console import RenderableType
 
 from dayjob.broker import Broker
-from dayjob.cli.output import Column, ago, json_option, print_json, show, table, watch_option
+from dayjob.cli.output import Column, json_option, show, table, watch_option
 from dayjob.cli.store_command import StoreCommand, on_store
-from dayjob.inspect.json_fields import worker_fields
+from dayjob.inspect.json_fields import ago, worker_fields
 from dayjob.model.worker_info import WorkerInfo
 
 COLUMNS = (
@@ -32,17 +34,14 @@ def workers(url: str, as_json: bool, watch: bool) -> None:
     """List the live workers of all machines."""
 
     async def work(broker: Broker) -> None:
-        if as_json:
-            print_json([worker_fields(worker) for worker in await broker.workers()])
-            return
-
-        async def render() -> RenderableType:
-            rows = [_row(worker) for worker in await broker.workers()]
-            return table(COLUMNS, rows, empty="No live workers. Start one: dayjob worker MODULE:app")
-
-        await show(render, watch)
+        await show(broker.workers, lambda live: [*map(worker_fields, live)], _table, as_json, watch)
 
     on_store(url, work)
+
+
+def _table(live: Sequence[WorkerInfo]) -> RenderableType:
+    empty = "No live workers. Start one: dayjob worker MODULE:app"
+    return table(COLUMNS, [_row(worker) for worker in live], empty=empty)
 
 
 def _row(worker: WorkerInfo) -> tuple[object, ...]:

@@ -21,7 +21,8 @@ from dayjob.dashboard.rendering import problem, url
 from dayjob.dashboard.security import RequestContext, audit, context_of
 from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import DayjobError, InvalidState
-from dayjob.inspect import Filter
+from dayjob.inspect import Filter, dead_groups
+from dayjob.inspect.dead import requeue_dead
 from dayjob.inspect.search import DEAD, UNFINISHED, States
 from dayjob.model.job import CancelOutcome
 from dayjob.model.limits import Limit
@@ -251,12 +252,7 @@ async def _requeue(action: ActionRequest, operation: BulkOperation) -> int:
     if action.fields.get("error") is not None:
         ids = await _of_error(action, operation)
         return await action.broker.requeue_many(ids, on_progress=operation.on_progress)
-    names = await _dead_queues(action, operation)
-    total = 0
-    for name in names:
-        on_progress = partial(_add, operation.on_progress, total)
-        total += await action.broker.requeue_dead(name, on_progress=on_progress)
-    return total
+    return await requeue_dead(action.broker, await _dead_queues(action, operation), operation.on_progress)
 
 
 async def _purge(action: ActionRequest, operation: BulkOperation) -> int:
@@ -279,16 +275,11 @@ async def _dead_queues(action: ActionRequest, operation: BulkOperation) -> list[
 
 async def _of_error(action: ActionRequest, operation: BulkOperation) -> list[str]:
     """Return the ids of the latest dead jobs with this task and error pattern."""
-    inspector = await action.state.inspector()
-    found = await inspector.dead_groups(action.fields.get("queue") or None)
+    found = await dead_groups(action.broker, action.fields.get("queue") or None)
     wanted = (action.fields.get("task", ""), action.fields["error"])
     ids = [id for group in found.groups if (group.task, group.error) == wanted for id in group.ids]
     operation.total = len(ids)
     return ids
-
-
-def _add(on_progress: Callable[[int], None], before: int, more: int) -> None:
-    on_progress(before + more)
 
 
 ACTIONS: dict[str, tuple[str, Action]] = {

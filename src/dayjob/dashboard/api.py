@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dayjob.dashboard import filters
-from dayjob.dashboard.rendering import problem, query_value
+from dayjob.dashboard.rendering import no_job, query_value
 from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
-from dayjob.inspect import Inspector
+from dayjob.inspect import Inspector, dead_groups, dead_page, task_statistics
 from dayjob.inspect.json_fields import (
     dead_group_fields,
     explanation_fields,
@@ -70,16 +70,17 @@ async def _job(request: Request, inspector: Inspector) -> Any:
 
 async def _dead(request: Request, inspector: Inspector) -> Any:
     queue, after = query_value(request, "queue"), query_value(request, "after")
-    found = await inspector.dead_page(queue, after, _limit(request))
+    found = await dead_page(inspector.broker, queue, after, _limit(request))
     return {"jobs": [inspector.job_fields(job) for job in found.jobs], "after": found.after}
 
 
 async def _dead_groups(request: Request, inspector: Inspector) -> Any:
-    return dead_group_fields(await inspector.dead_groups(query_value(request, "queue")))
+    return dead_group_fields(await dead_groups(inspector.broker, query_value(request, "queue")))
 
 
 async def _tasks(request: Request, inspector: Inspector) -> Any:
-    return task_fields(await inspector.tasks(query_value(request, "queue"), budget=SAMPLE_BUDGET))
+    queue = query_value(request, "queue")
+    return task_fields(await task_statistics(inspector.broker, queue, budget=SAMPLE_BUDGET))
 
 
 async def _operations(request: Request, inspector: Inspector) -> Any:
@@ -94,11 +95,11 @@ async def _operations(request: Request, inspector: Inspector) -> Any:
 
 
 async def _limits(request: Request, inspector: Inspector) -> Any:
-    return [limit_fields(info) for info in await inspector.limits()]
+    return [limit_fields(info) for info in await inspector.broker.limits()]
 
 
 async def _schedules(request: Request, inspector: Inspector) -> Any:
-    return [schedule_fields(schedule) for schedule in await inspector.schedules()]
+    return [schedule_fields(schedule) for schedule in await inspector.broker.schedules()]
 
 
 async def _workers(request: Request, inspector: Inspector) -> Any:
@@ -132,9 +133,7 @@ def _endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         found = await answer(request, await state_of(request).inspector())
         if found is None:
-            return problem(
-                request, 404, "Job not found. It never existed, or it finished and is not retained."
-            )
+            return no_job(request)
         return Response(json.encode(found), media_type="application/json")
 
     return endpoint

@@ -12,10 +12,18 @@ from starlette.responses import Response
 from dayjob.dashboard import charts, edit, filters, live_updates
 from dayjob.dashboard.actions import BULK_VERBS
 from dayjob.dashboard.live_updates import STATES, queue_key
-from dayjob.dashboard.rendering import page, problem, query_value
+from dayjob.dashboard.rendering import no_job, page, problem, query_value
 from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
 from dayjob.dashboard.tiles import tiles
-from dayjob.inspect import Filter, Inspector, error_line, sum_stats
+from dayjob.inspect import (
+    Filter,
+    Inspector,
+    dead_groups,
+    dead_page,
+    error_line,
+    sum_stats,
+    task_statistics,
+)
 from dayjob.inspect.json_fields import span, when
 from dayjob.inspect.search import DEAD
 from dayjob.model.durations import SECOND
@@ -61,8 +69,7 @@ async def overview(request: Request) -> Response:
         active="overview",
         live="/events/overview",
         live_query={"queue": queue},
-        shape=live_updates.overview_shape(found, queue),
-        values=live_updates.overview_values(found, state, queue),
+        **live_updates.overview_update(found, state, queue),
         tiles=tiles(found, queue),
         states=STATES,
         queue=queue,
@@ -150,7 +157,7 @@ async def operations(request: Request) -> Response:
     """The bulk operations of this dashboard: those that run, and the latest that ended."""
     state = state_of(request)
     return page(
-        request, "operations.html", live="/events/operations", shape=live_updates.operations_shape(state)
+        request, "operations.html", live="/events/operations", **live_updates.operations_update(state)
     )
 
 
@@ -178,11 +185,11 @@ async def dead(request: Request) -> Response:
         "total": sum(by_queue.values()),
     }
     if query_value(request, "by") == "error":
-        found = await inspector.dead_groups(queue, budget=READ_BUDGET)
+        found = await dead_groups(inspector.broker, queue, budget=READ_BUDGET)
         shown = found.groups[:GROUPS_SHOWN]
         return page(request, "dead_groups.html", found=found, groups=shown, **common)
     after = query_value(request, "after")
-    latest = await inspector.dead_page(queue, after, JOBS_SHOWN)
+    latest = await dead_page(inspector.broker, queue, after, JOBS_SHOWN)
     listed = [(job, inspector.arguments(job), error_line(job.last_error)) for job in latest.jobs]
     return page(request, "dead.html", jobs=listed, after=latest.after, is_first=after is None, **common)
 
@@ -204,19 +211,16 @@ async def job(request: Request) -> Response:
     id = request.path_params["id"]
     found = await inspector.job(id)
     if found is None:
-        return problem(
-            request, 404, f"Job {id} not found. It never existed, or it finished and is not retained."
-        )
+        return no_job(request, f"Job {id}")
     job, why = found
     return page(
         request,
         "job.html",
         active="jobs",
         live=None if job.state.finished else f"/jobs/{job.id}/events",
-        shape=live_updates.job_shape(job, why),
+        **live_updates.job_update(job, why),
         job=job,
         why=why,
-        values=live_updates.job_values(job, why),
         timeline=timeline(job),
         details=_details(inspector, job),
         headers=_headers(inspector, job),
@@ -283,7 +287,7 @@ def _headers(inspector: Inspector, job: Job) -> dict[str, str]:
 
 
 def _content(inspector: Inspector, data: bytes) -> dict[str, Any]:
-    return {"value": inspector.content(data), "bytes": len(data)}
+    return {"value": inspector.redaction.content(data), "bytes": len(data)}
 
 
 async def edit_form(request: Request) -> Response:
@@ -292,9 +296,7 @@ async def edit_form(request: Request) -> Response:
     id = request.path_params["id"]
     job = await (await state.broker()).get(id)
     if job is None:
-        return problem(
-            request, 404, f"Job {id} not found. It never existed, or it finished and is not retained."
-        )
+        return no_job(request, f"Job {id}")
     if not job.state.finished:
         return problem(request, 409, f"Job {id} is {job.state.value}: only a finished job can run again.")
     return edit.render(request, edit.form_of(job, state.redaction))
@@ -307,7 +309,7 @@ async def tasks(request: Request) -> Response:
     """Statistics of each task, from a sample of the latest finished jobs."""
     inspector = await state_of(request).inspector()
     queue = query_value(request, "queue")
-    sample = await inspector.tasks(queue, budget=SAMPLE_BUDGET)
+    sample = await task_statistics(inspector.broker, queue, budget=SAMPLE_BUDGET)
     stats = await inspector.broker.all_stats()
     return page(
         request,
@@ -322,13 +324,13 @@ async def tasks(request: Request) -> Response:
 
 async def schedules(request: Request) -> Response:
     """Schedules, with their next due times."""
-    found = await (await state_of(request).inspector()).schedules()
+    found = await (await state_of(request).broker()).schedules()
     return page(
         request,
         "schedules.html",
         active="schedules",
         live="/events/schedules",
-        shape=live_updates.schedules_shape(found),
+        **live_updates.schedules_update(found),
         schedules=[(each, when(each), next_fires(each)) for each in found[:SCHEDULES_SHOWN]],
         hidden=max(len(found) - SCHEDULES_SHOWN, 0),
     )
@@ -350,14 +352,13 @@ def next_fires(schedule: Schedule) -> list[int]:
 
 async def limits(request: Request) -> Response:
     """The stored limits, and their use."""
-    found = await (await state_of(request).inspector()).limits()
+    found = await (await state_of(request).broker()).limits()
     return page(
         request,
         "limits.html",
         active="limits",
         live="/events/limits",
-        shape=live_updates.limits_shape(found),
-        values=live_updates.limits_values(found),
+        **live_updates.limits_update(found),
         limits=[(info, queue_key(info.name), _bounds(info.settings)) for info in found[:LIMITS_SHOWN]],
         hidden=max(len(found) - LIMITS_SHOWN, 0),
     )
@@ -379,7 +380,7 @@ async def workers(request: Request) -> Response:
         "workers.html",
         active="workers",
         live="/events/workers",
-        shape=live_updates.workers_shape(views),
+        **live_updates.workers_update(views),
         views=[
             (
                 view,
@@ -388,5 +389,4 @@ async def workers(request: Request) -> Response:
             )
             for view in views
         ],
-        values=live_updates.workers_values(views),
     )

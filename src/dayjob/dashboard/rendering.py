@@ -15,11 +15,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from dayjob._version import __version__
 from dayjob.dashboard.security import CONTEXT, Refused, RequestContext, route_path
 from dayjob.dashboard.state import state_of
-from dayjob.inspect.json_fields import indented, span
+from dayjob.inspect.json_fields import ago, indented, instant, span
 from dayjob.inspect.redaction import HIDDEN
-from dayjob.model.durations import SECOND, to_datetime
+from dayjob.model.durations import to_datetime
 from dayjob.model.job import JobState
-from dayjob.runtime.clock import SYSTEM
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
@@ -112,18 +111,12 @@ def percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.1 or not share else f"{share:.1%}"
 
 
-def time_of(micros: int | None, now: int | None = None) -> dict[str, str] | None:
+def time_of(micros: int | None) -> dict[str, str | None] | None:
     """Return an instant for ``<time>``: ISO, in full, and relative to now."""
     if micros is None:
         return None
-    at = to_datetime(micros)
-    seconds = ((SYSTEM.now() if now is None else now) - micros) / SECOND
-    relative = f"in {span(-seconds)}" if seconds < 0 else f"{span(seconds)} ago"
-    return {
-        "iso": at.isoformat(timespec="milliseconds"),
-        "full": f"{at:%Y-%m-%d %H:%M:%S} UTC",
-        "relative": relative,
-    }
+    iso = to_datetime(micros).isoformat(timespec="milliseconds")
+    return {"iso": iso, "full": instant(micros), "relative": ago(micros)}
 
 
 def pretty(value: Any) -> str:
@@ -196,6 +189,10 @@ def problem(request: Request, status: int, text: str, headers: Mapping[str, str]
         made = page(request, "problem.html", status, code=status, text=text)
     made.headers.update(headers or {})
     return made
+
+
+def no_job(request: Request, name: str = "Job") -> Response:
+    return problem(request, 404, f"{name} not found. It never existed, or it finished and is not retained.")
 
 
 def refusal(request: Request, refused: Refused) -> Response:

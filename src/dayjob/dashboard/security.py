@@ -330,7 +330,8 @@ async def _read_fields(request: Request) -> dict[str, str]:
 def _with_headers(send: Send, cookies: list[str]) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(raw=_raw(message))
+            message["headers"] = raw = list[Any](message.get("headers", ()))
+            headers = MutableHeaders(raw=raw)
             for name, value in _HEADERS.items():
                 headers.setdefault(name, value)
             headers.setdefault("Cache-Control", "no-store")
@@ -340,8 +341,3 @@ def _with_headers(send: Send, cookies: list[str]) -> Send:
         await send(message)
 
     return sending
-
-
-def _raw(message: Message) -> list[tuple[bytes, bytes]]:
-    message["headers"] = raw = list[Any](message.get("headers", ()))
-    return raw

@@ -109,7 +109,9 @@ class InThread:
         self._app = app
         self._server = Server(dashboard)
         self._listening = listening
-        self._thread = threading.Thread(target=self._run, name="dayjob-dashboard", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="dayjob-dashboard", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -117,9 +119,6 @@ class InThread:
     def stop(self) -> None:
         self._server.should_exit = True
         self._thread.join(_SHUTDOWN_TIMEOUT)
-
-    def _run(self) -> None:
-        asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         try:

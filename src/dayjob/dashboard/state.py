@@ -48,13 +48,9 @@ class DashboardState:
         self._inspector: Inspector | None = None
 
     @property
-    def url(self) -> str:
-        return self._given.url
-
-    @property
     def public_url(self) -> str:
         """The URL without its password."""
-        return without_password(self.url)
+        return without_password(self._given.url)
 
     async def broker(self) -> Broker:
         if isinstance(self._given, App):

@@ -14,7 +14,7 @@ from dayjob.duties.service import Duty
 from dayjob.model.durations import SECOND
 from dayjob.model.job import EndedJob
 from dayjob.runtime.clock import SYSTEM, Clock
-from dayjob.runtime.signals import CANCEL, DUE, FEW, LEAD, LEAD_DOCUMENT, Signals, Topic, documents_topic
+from dayjob.runtime.signals import CANCEL, DUE, FEW, LEAD, LEAD_DOCUMENT, Signals, documents_topic
 
 if TYPE_CHECKING:
     from dayjob.broker.held_claims import HeldClaims
@@ -80,14 +80,14 @@ async def end_in_short_commits(work: Callable[[int], Awaitable[Sequence[EndedJob
         return await in_short_commits(some)
 
 
-class Promote:
+class Promote(Duty):
     """Makes scheduled jobs pending when they are due, and cancels expired ones.
 
     It sleeps until the next due time. An earlier arrival wakes it.
     """
 
     name = "promote"
-    topics: tuple[Topic, ...] = (DUE,)
+    topics = (DUE,)
 
     def __init__(self, storage: RetryingStorage, ended: EndedJobs, interval: float) -> None:
         self._storage = storage
@@ -146,7 +146,7 @@ RENEWAL_GRACE = 2.0
 """Seconds that holders have for their renewals after a look that was late, slow or failed."""
 
 
-class Reap:
+class Reap(Duty):
     """Ends claims whose lease has expired or whose process is gone, so that their jobs run again.
 
     A lock or an outage that holds up this duty holds up renewals, too, and both continue at the same time. A
@@ -158,7 +158,6 @@ class Reap:
     """
 
     name = "reap"
-    topics: tuple[Topic, ...] = ()
 
     def __init__(
         self,
@@ -223,7 +222,7 @@ RECLAIM_INTERVAL = 1.0
 """The most seconds between two looks at the worker registry."""
 
 
-class Reclaim:
+class Reclaim(Duty):
     """Ends the claims of dead workers, so that their jobs run again.
 
     A worker is dead when its process is known to be gone, or after a silence of ``dead_after``. After an
@@ -231,7 +230,6 @@ class Reclaim:
     """
 
     name = "reclaim"
-    topics: tuple[Topic, ...] = ()
 
     def __init__(
         self,
@@ -272,7 +270,7 @@ SWEEP_PAUSE = 3
 """The pause after each commit of a sweep, as a multiple of its duration. A sweep is not urgent."""
 
 
-class Sweep:
+class Sweep(Duty):
     """Removes finished jobs when their retention is over, and ended reservations of ids.
 
     After a step of the engine's clock it rests for as long as the step, but no longer than its interval. A
@@ -280,7 +278,6 @@ class Sweep:
     """
 
     name = "sweep"
-    topics: tuple[Topic, ...] = ()
 
     def __init__(self, storage: RetryingStorage, interval: float) -> None:
         self._storage = storage
@@ -317,14 +314,13 @@ class Sweep:
 REWAKE_INTERVAL = 1.0
 
 
-class Rewake:
+class Rewake(Duty):
     """Wakes further workers of a large fleet if jobs stay pending: those that were woken may have ended.
 
     In a small fleet every waiting worker looks for each new job, so this duty has no work.
     """
 
     name = "rewake"
-    topics: tuple[Topic, ...] = ()
 
     def __init__(self, storage: RetryingStorage, election: LeaderElection) -> None:
         self._storage = storage
@@ -344,11 +340,11 @@ class Rewake:
         return REWAKE_INTERVAL
 
 
-class Recur:
+class Recur(Duty):
     """Enqueues recurring jobs at their due times. A changed schedule wakes it."""
 
     name = "recur"
-    topics: tuple[Topic, ...] = (documents_topic("schedule"),)
+    topics = (documents_topic("schedule"),)
 
     def __init__(self, schedules: Schedules) -> None:
         self._schedules = schedules
@@ -357,11 +353,10 @@ class Recur:
         return await self._schedules.fire() / SECOND
 
 
-class Sample:
+class Sample(Duty):
     """Stores a sample of the counters at the start of each minute, for charts of the throughput."""
 
     name = "sample"
-    topics: tuple[Topic, ...] = ()
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -370,11 +365,11 @@ class Sample:
         return await self._history.sample() / SECOND
 
 
-class WatchCancels:
+class WatchCancels(Duty):
     """Reads all cancel requests after each ``CANCEL`` signal, and fires the tokens of the held claims."""
 
     name = "watch-cancels"
-    topics: tuple[Topic, ...] = (CANCEL,)
+    topics = (CANCEL,)
 
     def __init__(self, storage: RetryingStorage, claims: HeldClaims) -> None:
         self._storage = storage
@@ -390,11 +385,11 @@ FOLLOWER_INTERVAL = 5.0
 """Seconds between the checks of a follower. A lead that is renewed late is not published again."""
 
 
-class Lead:
+class Lead(Duty):
     """Renews the lead of this process, or takes it over when the leader is gone."""
 
     name = "lead"
-    topics: tuple[Topic, ...] = (LEAD_DOCUMENT,)
+    topics = (LEAD_DOCUMENT,)
 
     def __init__(self, election: LeaderElection, signals: Signals) -> None:
         self._election = election

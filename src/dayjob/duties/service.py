@@ -24,7 +24,7 @@ class Duty(Protocol):
     """Background work. A signal on one of ``topics`` runs it before its delay is over."""
 
     name: str
-    topics: tuple[Topic, ...]
+    topics: tuple[Topic, ...] = ()
 
     async def run_once(self) -> float | None:
         """Do the work that is due. Return seconds until the next run, or None to wait for a signal."""

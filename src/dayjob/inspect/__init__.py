@@ -5,18 +5,16 @@ number of jobs: a search examines a bounded number of records and returns a curs
 ``requeue`` and ``purge`` change jobs: those that a filter selects, in bounded memory.
 """
 
-from dayjob.inspect.bulk import Cancelled
-from dayjob.inspect.dead import DeadGroup, DeadGroups, error_line, error_pattern
+from dayjob.inspect.dead import DeadGroups, dead_groups, dead_page, error_line, error_pattern
 from dayjob.inspect.inspector import Health, Inspector, WorkerView
-from dayjob.inspect.misfits import MisfitGroup, MisfitReport
+from dayjob.inspect.misfits import MisfitReport, find_misfits
 from dayjob.inspect.overview import Overview, Point, QueueView, sum_stats
 from dayjob.inspect.redaction import Redaction
-from dayjob.inspect.scaling import Load
 from dayjob.inspect.search import EXAMINED, Filter, Page
-from dayjob.inspect.tasks import TaskSample, TaskStatistics
+from dayjob.inspect.tasks import task_statistics
 
 __all__ = [
-    "EXAMINED", "Cancelled", "DeadGroup", "DeadGroups", "Filter", "Health", "Inspector", "Load",
-    "MisfitGroup", "MisfitReport", "Overview", "Page", "Point", "QueueView", "Redaction",
-    "TaskSample", "TaskStatistics", "WorkerView", "error_line", "error_pattern", "sum_stats",
+    "EXAMINED", "DeadGroups", "Filter", "Health", "Inspector", "MisfitReport", "Overview", "Page", "Point",
+    "QueueView", "Redaction", "WorkerView", "dead_groups", "dead_page", "error_line", "error_pattern",
+    "find_misfits", "sum_stats", "task_statistics",
 ]  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
 
 from msgspec import Struct
 
 from dayjob.broker import Broker
-from dayjob.inspect.search import Page, ReadBudget
+from dayjob.inspect.search import Page, ReadBudget, read_latest
 from dayjob.model.job import Job, JobState, known_key
 from dayjob.runtime.clock import yield_to_loop
 
@@ -41,9 +43,9 @@ class DeadGroups(Struct, frozen=True):
     total: int
 
 
-async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> DeadGroups:
-    """Group the latest ``GROUPED`` dead jobs, or those read in ``budget`` seconds."""
-    latest = await _latest_dead(broker, queue, None, ReadBudget(GROUPED, budget))
+async def dead_groups(broker: Broker, queue: str | None = None, *, budget: float = inf) -> DeadGroups:
+    """Group the latest ``GROUPED`` dead jobs, or those read in ``budget`` seconds, by their error."""
+    latest, _ = await read_latest(partial(broker.latest_dead, queue), ReadBudget(GROUPED, budget))
     stats = await broker.all_stats()
     grouped: dict[tuple[str, str], list[Job]] = {}
     for number, job in enumerate(latest):
@@ -62,23 +64,22 @@ async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> De
     return DeadGroups(groups, len(latest), dead)
 
 
-async def _latest_dead(broker: Broker, queue: str | None, before: Job | None, cost: ReadBudget) -> list[Job]:
-    latest: list[Job] = []
-    while not cost.is_spent and not (latest and cost.is_overdue):
-        some = await broker.latest_dead(queue, before, cost.next_chunk())
-        if not some:
-            break
-        for job in some:
-            cost.count(job)
-        latest += some
-        before = some[-1]
-    return latest
+async def requeue_dead(broker: Broker, queues: Iterable[str], on_progress: Callable[[int], None]) -> int:
+    """Requeue the jobs of these queues that are dead now. Return their number."""
+    done = 0
+    for queue in queues:
+        before = done
+        done += await broker.requeue_dead(queue, on_progress=lambda more: on_progress(before + more))  # noqa: B023
+    return done
 
 
-async def dead_page(broker: Broker, queue: str | None, after: str | None, limit: int) -> Page:
+async def dead_page(
+    broker: Broker, queue: str | None = None, after: str | None = None, limit: int = 50
+) -> Page:
     """Return dead jobs, the latest failure first. The cursor stays valid when its job is gone."""
     cost = ReadBudget(limit + 1, inf)
-    found = await _latest_dead(broker, queue, _decode_cursor(after), cost)
+    before = _decode_cursor(after)
+    found, _ = await read_latest(lambda last, size: broker.latest_dead(queue, last or before, size), cost)
     last = found[:limit][-1] if cost.is_spent else None
     cursor = None if last is None else f"{last.finished_us or 0}.{last.id}"
     return Page(found[:limit], cursor, len(found))

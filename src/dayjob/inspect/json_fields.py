@@ -18,6 +18,7 @@ from dayjob.model.job import Job
 from dayjob.model.limits import LimitInfo
 from dayjob.model.recurring import Schedule
 from dayjob.model.worker_info import WorkerInfo
+from dayjob.runtime.clock import SYSTEM
 
 _TIME_NAMES = {"lease_us": "lease_expires_at"}
 """The names of times that are not the field's with ``_at``."""
@@ -41,6 +42,18 @@ def span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def instant(micros: int | None) -> str | None:
+    return None if micros is None else f"{to_datetime(micros):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def ago(micros: int | None) -> str | None:
+    """Return the time since then, or until then, as text."""
+    if micros is None:
+        return None
+    seconds = (SYSTEM.now() - micros) / SECOND
+    return f"in {span(-seconds)}" if seconds < 0 else f"{span(seconds)} ago"
 
 
 def when(schedule: Schedule) -> str:

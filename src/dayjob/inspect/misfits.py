@@ -6,7 +6,7 @@ memory is, too. No text contains a value of an argument or a result.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,8 +15,7 @@ from msgspec import Struct, field
 
 from dayjob.broker import Broker
 from dayjob.inspect.bulk import OnProgress
-from dayjob.inspect.redaction import Redaction
-from dayjob.inspect.search import DEAD, UNFINISHED, Filter, matching, sample
+from dayjob.inspect.search import DEAD, UNFINISHED, pages, sample
 from dayjob.model.job import Job, JobState
 from dayjob.model.names import shown
 from dayjob.model.recurring import Schedule
@@ -82,10 +81,13 @@ class MisfitReport(Struct):
 
 
 async def find_misfits(
-    broker: Broker, app: App, report: MisfitReport, queues: Sequence[str], most: int | None,
-    on_progress: OnProgress | None,
+    broker: Broker, app: App, report: MisfitReport, *, queues: Sequence[str] = (), most: int | None = None,
+    on_progress: OnProgress | None = None,
 ) -> None:  # fmt: skip
-    """Add the misfits to the report. ``most``: examine that many jobs of each queue and state at most."""
+    """Add the stored jobs, schedules and results that the app's code does not accept to the report.
+
+    ``most``: examine that many jobs of each queue and state at most, spread over their ids.
+    """
     code = _Code(app, await broker.workers())
     for schedule in await broker.schedules():
         if schedule.app == app.name or (queues and schedule.queue not in queues):
@@ -96,7 +98,7 @@ async def find_misfits(
     for queue in queues or (None,):
         for state in CHECKED:
             examine = code.result_problem if state is JobState.DONE else code.call_problem
-            async for page in sample(broker, queue, state, most) if most else _all(broker, queue, state):
+            async for page in sample(broker, queue, state, most) if most else pages(broker, queue, state):
                 for job in page:
                     if (problem := examine(job)) is not None:
                         report.add(job.id, job, state.value, problem)
@@ -104,10 +106,6 @@ async def find_misfits(
                 if on_progress is not None:
                     on_progress(report.examined)
     report.complete = True
-
-
-def _all(broker: Broker, queue: str | None, state: JobState) -> AsyncIterator[list[Job]]:
-    return matching(broker, Redaction(), Filter(queue=queue), (state,))
 
 
 class _Code:

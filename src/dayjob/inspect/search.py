@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -54,11 +54,12 @@ class ReadBudget:
         self._bytes = 0
         self.examined = 0
 
-    def count(self, job: Job) -> None:
-        self.examined += 1
-        self._bytes += len(job.payload) + len(job.result or b"")
-        self._bytes += sum(len(name) + len(value) for name, value in job.headers.items())
-        self._bytes += sum(len(failure.message) for failure in job.errors)
+    def count(self, *jobs: Job) -> None:
+        for job in jobs:
+            self.examined += 1
+            self._bytes += len(job.payload) + len(job.result or b"")
+            self._bytes += sum(len(name) + len(value) for name, value in job.headers.items())
+            self._bytes += sum(len(failure.message) for failure in job.errors)
 
     @property
     def is_spent(self) -> bool:
@@ -75,6 +76,20 @@ class ReadBudget:
         if self.examined:
             size = max(min(CHUNK, EXAMINED_BYTES // 8 * self.examined // max(self._bytes, 1)), 1)
         return min(size, self._records - self.examined)
+
+
+async def read_latest(
+    read: Callable[[Job | None, int], Awaitable[list[Job]]], cost: ReadBudget
+) -> tuple[list[Job], bool]:
+    """Return the jobs that reads return, each after the last job of the one before, and whether it is all."""
+    found: list[Job] = []
+    while not cost.is_spent and not (found and cost.is_overdue):
+        some = await read(found[-1] if found else None, cost.next_chunk())
+        cost.count(*some)
+        if not some:
+            return found, True
+        found += some
+    return found, False
 
 
 class Page(Struct, frozen=True):
@@ -134,57 +149,84 @@ class Filter(Struct, frozen=True, kw_only=True):
         return [state for state in states if self.state in (None, state)]
 
 
-async def search(
-    broker: Broker, redaction: Redaction, filter: Filter, after: str | None, limit: int, *,
-    newest_first: bool, budget: float,
-) -> Page:  # fmt: skip
-    """Return up to ``limit`` matching jobs in id order. A search for an id reads that job only.
+class JobSearch:
+    """Finds the jobs of one store by filters."""
 
-    Stops after ``EXAMINED`` records, or starts no further read after ``budget`` seconds.
-    """
-    if filter.text and (key := known_key(filter.text.strip())) is not None and after is None:
-        job = await broker.get(filter.text.strip())
-        return Page([job] if job is not None and job.key == key else [], None, 1)
-    indexed = filter.state in _INDEXED
-    cost = ReadBudget(EXAMINED, budget)
-    found: list[Job] = []
-    while not cost.is_spent:
-        size = cost.next_chunk(first=limit + 1)
-        some = await broker.jobs(
-            filter.queue if indexed else None,
-            filter.state if indexed else None,
-            after=after,
-            limit=size,
-            newest_first=newest_first,
-        )
-        for job in some:
-            cost.count(job)
-            if filter.matches(job, redaction):
-                if len(found) == limit:
-                    return Page(found, after, cost.examined)
-                found.append(job)
-            after = job.id
-        if not some:
-            return Page(found, None, cost.examined)
-        if len(some) == size and cost.is_overdue:
-            break  # A short read is near the end, which the next read confirms at little cost.
-    return Page(found, after, cost.examined)
+    def __init__(self, broker: Broker, redaction: Redaction) -> None:
+        self.broker = broker
+        self.redaction = redaction
 
+    async def page(
+        self, filter: Filter, after: str | None = None, limit: int = 50, *, newest_first: bool = True,
+        budget: float = inf,
+    ) -> Page:  # fmt: skip
+        """Return up to ``limit`` matching jobs in id order. A search for an id reads that job only.
 
-async def matching(
-    broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED,
-    most: int | None = None, *, short_reads: bool = False,
-) -> AsyncIterator[list[Job]]:  # fmt: skip
-    """Yield all matching jobs in these states, one state after the other, in pages of bounded size.
+        Stops after ``EXAMINED`` records, or starts no further read after ``budget`` seconds.
+        """
+        if filter.text and (key := known_key(filter.text.strip())) is not None and after is None:
+            job = await self.broker.get(filter.text.strip())
+            return Page([job] if job is not None and job.key == key else [], None, 1)
+        indexed = filter.state in _INDEXED
+        cost = ReadBudget(EXAMINED, budget)
+        found: list[Job] = []
+        while not cost.is_spent:
+            size = cost.next_chunk(first=limit + 1)
+            some = await self.broker.jobs(
+                filter.queue if indexed else None,
+                filter.state if indexed else None,
+                after=after,
+                limit=size,
+                newest_first=newest_first,
+            )
+            for job in some:
+                cost.count(job)
+                if filter.matches(job, self.redaction):
+                    if len(found) == limit:
+                        return Page(found, after, cost.examined)
+                    found.append(job)
+                after = job.id
+            if not some:
+                return Page(found, None, cost.examined)
+            if len(some) == size and cost.is_overdue:
+                break  # A short read is near the end, which the next read confirms at little cost.
+        return Page(found, after, cost.examined)
 
-    A page may be empty. Examines at most ``most`` records in each state. A job that is enqueued meanwhile
-    may be left out. With ``short_reads`` no read is longer than that of a page: an engine that looks for a
-    rare task reads all waiting jobs.
-    """
-    for state in filter.within(states):
-        task = None if short_reads or state in _INDEXED else filter.task
-        async for some in _pages(broker, filter.queue, state, task, most=2**62 if most is None else most):
-            yield [job for job in some if job.state is state and filter.matches(job, redaction)]
+    async def matching(
+        self, filter: Filter, states: States = UNFINISHED, most: int = 2**62, *, short_reads: bool = False
+    ) -> AsyncIterator[list[Job]]:
+        """Yield all matching jobs in these states, one state after the other, in pages of bounded size.
+
+        A page may be empty. Examines at most ``most`` records in each state. A job that is enqueued meanwhile
+        may be left out. With ``short_reads`` no read is longer than that of a page: an engine that looks for
+        a rare task reads all waiting jobs.
+        """
+        for state in filter.within(states):
+            task = None if short_reads or state in _INDEXED else filter.task
+            async for some in pages(self.broker, filter.queue, state, task, most=most):
+                yield [job for job in some if job.state is state and filter.matches(job, self.redaction)]
+
+    async def count(self, filter: Filter, states: States = UNFINISHED) -> int:
+        """Return the number of the jobs that ``matching`` yields."""
+        return (await self.count_within(filter, states, budget=inf))[0]
+
+    async def count_within(self, filter: Filter, states: States, *, budget: float) -> tuple[int, bool]:
+        """Return the number of the jobs that ``matching`` yields, and whether it is exact.
+
+        It is from the counters, if they have it. Otherwise the jobs are read, and after ``budget`` seconds
+        the number is that of the jobs found so far.
+        """
+        if filter.counted:
+            stats = await self.broker.all_stats()
+            chosen = [each for name, each in stats.items() if filter.queue in (None, name)]
+            return sum(getattr(each, state.value) for each in chosen for state in filter.within(states)), True
+        deadline = SYSTEM.elapsed() + budget
+        found = 0
+        async for page in self.matching(filter, states, short_reads=budget < inf):
+            found += len(page)
+            if SYSTEM.elapsed() >= deadline:
+                return found, False
+        return found, True
 
 
 async def sample(broker: Broker, queue: str | None, state: JobState, most: int) -> AsyncIterator[list[Job]]:
@@ -199,45 +241,24 @@ async def sample(broker: Broker, queue: str | None, state: JobState, most: int) 
         spot = max(start + (end - start) * number // SPOTS - 1, 0)
         after = max(after, id_text(spot.to_bytes(16)))
         size = -(-most // (SPOTS - number))
-        async for some in _pages(broker, queue, state, None, after, size):
+        async for some in pages(broker, queue, state, after=after, most=size):
             yield some
             after, most = some[-1].id, most - len(some)
 
 
-async def _pages(
-    broker: Broker, queue: str | None, state: JobState, task: str | None, after: str | None = None,
-    most: int = 2**62,
+async def pages(
+    broker: Broker, queue: str | None, state: JobState, task: str | None = None, *,
+    after: str | None = None, most: int = 2**62,
 ) -> AsyncIterator[list[Job]]:  # fmt: skip
+    """Yield up to ``most`` jobs in this state, in id order and in pages of bounded size."""
     cost = ReadBudget(most, inf)
     while (size := cost.next_chunk()) > 0:
         some = await broker.jobs(queue, state, task, after, size)
-        for job in some:
-            cost.count(job)
+        cost.count(*some)
         if not some:
             return
         yield some
         after = some[-1].id
-
-
-async def count(
-    broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED, budget: float = inf
-) -> tuple[int, bool]:
-    """Return the number of the jobs that ``matching`` yields, and whether it is exact.
-
-    It is from the counters, if they have it. Otherwise the jobs are read, and after ``budget`` seconds the
-    number is that of the jobs found so far.
-    """
-    if filter.counted:
-        stats = await broker.all_stats()
-        chosen = [each for name, each in stats.items() if filter.queue in (None, name)]
-        return sum(getattr(each, state.value) for each in chosen for state in filter.within(states)), True
-    deadline = SYSTEM.elapsed() + budget
-    found = 0
-    async for page in matching(broker, redaction, filter, states, short_reads=budget < inf):
-        found += len(page)
-        if SYSTEM.elapsed() >= deadline:
-            return found, False
-    return found, True
 
 
 async def ids_with_prefix(broker: Broker, prefix: str) -> list[str]:

@@ -7,12 +7,12 @@ shares are right.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 
 from msgspec import Struct
 
 from dayjob.broker import Broker
-from dayjob.inspect.search import ReadBudget
+from dayjob.inspect.search import ReadBudget, read_latest
 from dayjob.model.durations import SECOND
 from dayjob.model.job import Job, JobState
 
@@ -59,7 +59,7 @@ class TaskSample(Struct, frozen=True):
     """Whether every kept done and dead job is in the sample."""
 
 
-async def task_statistics(broker: Broker, queue: str | None, *, budget: float) -> TaskSample:
+async def task_statistics(broker: Broker, queue: str | None = None, *, budget: float = inf) -> TaskSample:
     """Sample the latest jobs of a queue, or of all. Read for ``budget`` seconds at most."""
     sampled: list[Job] = []
     first = b""
@@ -82,19 +82,13 @@ async def _latest(
     broker: Broker, queue: str | None, state: JobState, budget: float
 ) -> tuple[list[Job], bool]:
     """Return the latest jobs, the newest first, and whether these are all."""
-    cost = ReadBudget(SAMPLED, budget)
-    found: list[Job] = []
-    while not cost.is_spent and not (found and cost.is_overdue):
-        size = cost.next_chunk()
-        some = await broker.jobs(
-            queue, state, after=found[-1].id if found else None, limit=size, newest_first=True
+
+    async def read(last: Job | None, size: int) -> list[Job]:
+        return await broker.jobs(
+            queue, state, after=None if last is None else last.id, limit=size, newest_first=True
         )
-        for job in some:
-            cost.count(job)
-        if not some:
-            return found, True
-        found += some
-    return found, False
+
+    return await read_latest(read, ReadBudget(SAMPLED, budget))
 
 
 def _statistics(task: str, jobs: Sequence[Job]) -> TaskStatistics:

@@ -91,6 +91,7 @@ class Series:
         """Jobs that ended without a worker, by their new state."""
 
     def ended(self, outcome: str, seconds: float) -> None:
+        """Count the end of a run. ``outcome`` is the new state of the job, or "lost"."""
         times = self.runs.get(outcome)
         if times is None:
             times = self.runs.setdefault(outcome, Times())
@@ -121,11 +122,13 @@ class Meter(Collector):
             series.enqueued += 1
 
     def ended(self, job: EndedJob) -> None:
+        """Count a job that ended without a worker."""
         series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
         with self._lock:
             series.without_worker[job.state] += 1
 
     def started(self, job: Job, waited: float) -> Series:
+        """Count a run that starts ``waited`` seconds after the job was due. Its end is counted there."""
         series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
         new = series.waits.new
         new.append(waited if waited > 0.0 else 0.0)

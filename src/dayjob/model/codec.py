@@ -338,9 +338,11 @@ class Arguments:
     def _call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        has_varargs = self._has_varargs(values)
+        given = [*zip(self._parameters, values, strict=True)]
+        # With ``*args`` all parameters before them need values.
+        has_varargs = any(each.kind is _KINDS.VAR_POSITIONAL and value is not UNSET for each, value in given)
         positional = True
-        for parameter, value in zip(self._parameters, values, strict=True):
+        for parameter, value in given:
             kind = parameter.kind
             if value is UNSET and has_varargs and kind in _POSITIONAL:
                 args.append(parameter.default)
@@ -356,13 +358,6 @@ class Arguments:
                 args.append(value)
         self._signature.bind(*args, **kwargs)
         return args, kwargs
-
-    def _has_varargs(self, values: tuple[Any, ...]) -> bool:
-        """Return whether there are ``*args``. Then all parameters before them need values."""
-        return any(
-            parameter.kind is _KINDS.VAR_POSITIONAL and value is not UNSET
-            for parameter, value in zip(self._parameters, values, strict=True)
-        )
 
 
 @lru_cache(1000)

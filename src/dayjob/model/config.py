@@ -13,7 +13,7 @@ from dayjob.errors import ConfigError
 from dayjob.model.durations import SECOND, Duration, to_micros
 from dayjob.model.job import MAX_PRIORITY, NORMAL
 from dayjob.model.limits import MAX_UNITS, Limit
-from dayjob.model.names import check_queue
+from dayjob.model.names import as_config_error, check_queue
 from dayjob.model.retry import DelayFunction, Retry, as_retry
 
 MAX_PAYLOAD = 1024 * 1024
@@ -32,10 +32,8 @@ def check_max_attempts(value: object, name: str, error: type[ValueError] = Value
 
 
 def _check_duration(value: Duration, name: str) -> int:
-    try:
+    with as_config_error():
         return to_micros(value, name)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(str(error)) from None
 
 
 def _check_type(value: object, wanted: object, name: str) -> None:
@@ -133,10 +131,8 @@ class BrokerConfig(Struct, frozen=True):
         _check_type(self.default, QueueConfig, "BrokerConfig.default")
         _check_type(self.queues, Mapping, "BrokerConfig.queues")
         for name, queue in self.queues.items():
-            try:
+            with as_config_error("BrokerConfig.queues: "):
                 check_queue(name)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"BrokerConfig.queues: {error}") from None
             _check_type(queue, QueueConfig, f"BrokerConfig.queues[{name!r}]")
         _check_type(self.retention, Retention, "BrokerConfig.retention")
         for name in ("reap_interval", "promote_interval", "sweep_interval"):

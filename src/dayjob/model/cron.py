@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -39,18 +38,6 @@ _LAST = (datetime(9999, 12, 30, tzinfo=UTC) - EPOCH) // _MICROSECOND
 """A day before the last time that ``datetime`` has: no zone's local time is beyond its range."""
 
 
-class Timing(Protocol):
-    """A source of due times."""
-
-    def after(self, instant: int) -> int | None:
-        """Return the first due time after the instant, or None if there is none."""
-        ...
-
-    def latest(self, instant: int, count: int) -> list[int]:
-        """Return the last ``count`` due times up to and including the instant, newest first."""
-        ...
-
-
 class Cron:
     """A cron expression in a time zone."""
 
@@ -66,9 +53,11 @@ class Cron:
         self._expression = " ".join(fields)
 
     def after(self, instant: int) -> int | None:
+        """Return the first due time after the instant, or None if there is none."""
         return next((due for due in self._forwards(instant) if due > instant), None)
 
     def latest(self, instant: int, count: int) -> list[int]:
+        """Return the last ``count`` due times up to and including the instant, newest first."""
         found = (due for due in self._backwards(instant) if due <= instant)
         return list(islice(found, count))
 
@@ -106,6 +95,10 @@ class Every:
 
     def _at_or_before(self, instant: int) -> int:
         return instant - (instant - self._anchor) % self._interval
+
+
+Timing = Cron | Every
+"""A source of due times."""
 
 
 @lru_cache(1000)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from dayjob.model.durations import SECOND, to_datetime
 from dayjob.model.job import Job, JobState, explained
 from dayjob.model.limits import LimitInfo
+from dayjob.model.names import counted
 from dayjob.model.worker_info import WorkerInfo
 
 COUNTED_AHEAD = 10_000
@@ -73,38 +74,25 @@ def _waiting(job: Job, situation: Situation) -> list[Reason]:
     if job.state is JobState.SCHEDULED:
         reasons.append(_scheduled(job, situation))
     if situation.paused:
-        reasons.append(
-            Reason(
-                "paused", f"Queue {job.queue!r} is paused: resume it to run its jobs.", {"queue": job.queue}
-            )
-        )
+        text = f"Queue {job.queue!r} is paused: resume it to run its jobs."
+        reasons.append(Reason("paused", text, {"queue": job.queue}))
     reasons += _no_worker(job, situation)
     if job.state is JobState.LIMITED:
         reasons.insert(0, _limited(job, situation))
     if job.state is JobState.PENDING:
         if situation.ahead:
             many = situation.ahead >= COUNTED_AHEAD
-            shown = f"{COUNTED_AHEAD:,}+" if many else f"{situation.ahead:,}"
-            reasons.append(
-                Reason(
-                    "behind",
-                    f"It is behind {shown} job{'' if situation.ahead == 1 else 's'} of queue {job.queue!r}.",
-                    {"ahead": situation.ahead, "more": many, "queue": job.queue},
-                )
-            )
+            shown = f"{COUNTED_AHEAD:,}+ jobs" if many else counted(situation.ahead, "job")
+            data = {"ahead": situation.ahead, "more": many, "queue": job.queue}
+            reasons.append(Reason("behind", f"It is behind {shown} of queue {job.queue!r}.", data))
         elif not reasons:
-            reasons.append(
-                Reason(
-                    "next",
-                    f"It is the next job of queue {job.queue!r}: the next free slot of a worker claims it.",
-                    {"queue": job.queue},
-                )
-            )
+            text = f"It is the next job of queue {job.queue!r}: the next free slot of a worker claims it."
+            reasons.append(Reason("next", text, {"queue": job.queue}))
     return reasons
 
 
 def _scheduled(job: Job, situation: Situation) -> Reason:
-    until = to_datetime(job.run_us)
+    until = job.run_at
     when = f"{until:%Y-%m-%d %H:%M:%S} UTC ({_distance(job.run_us - situation.now)})"
     data: dict[str, Any] = {"run_at": until.isoformat()}
     if job.attempts == 0:
@@ -116,9 +104,7 @@ def _scheduled(job: Job, situation: Situation) -> Reason:
 
 def _limited(job: Job, situation: Situation) -> Reason:
     name, ahead = job.limited_by or "", situation.ahead
-    place = (
-        "first in its line" if not ahead else f"behind {ahead:,} job{'' if ahead == 1 else 's'} in its line"
-    )
+    place = f"behind {counted(ahead, 'job')} in its line" if ahead else "first in its line"
     text = f"Limit {name!r} has no room for it: it is {place}."
     data: dict[str, Any] = {"limit": name, "ahead": ahead}
     if situation.limit is not None:
@@ -178,11 +164,9 @@ def _running(job: Job, situation: Situation) -> list[Reason]:
 
 
 def _finished(job: Job) -> Reason:
-    at = "" if job.finished_us is None else f" at {to_datetime(job.finished_us):%Y-%m-%d %H:%M:%S} UTC"
-    data: dict[str, Any] = {
-        "finished_at": None if job.finished_us is None else to_datetime(job.finished_us).isoformat(),
-        "error": job.last_error,
-    }
+    ended = job.finished_at
+    at = "" if ended is None else f" at {ended:%Y-%m-%d %H:%M:%S} UTC"
+    data: dict[str, Any] = {"finished_at": ended and ended.isoformat(), "error": job.last_error}
     if job.state is JobState.DONE:
         return Reason("done", f"It succeeded{at}.", data)
     if job.state is JobState.CANCELLED:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from struct import iter_unpack
-from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 from uuid import UUID
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ from dayjob.model.durations import Duration, to_datetime, to_datetime_or_none, t
 from dayjob.model.limits import QUEUE, Units, limit_name
 
 if TYPE_CHECKING:
-    from dayjob.broker.held_claims import CancelToken
+    from dayjob.broker.held_claims import CancelToken, HeldClaims
 
 HIGH = 100
 NORMAL = 1000
@@ -98,12 +98,6 @@ class Failure(Struct, frozen=True, array_like=True, gc=False):
         return to_datetime(self.at_us)
 
 
-class TokenSource(Protocol):
-    """The broker that made a claim. It fires the claim's cancel token."""
-
-    def token(self, job: Job) -> CancelToken: ...
-
-
 class Job(Struct, weakref=True):
     """A durable record: a payload on a named queue, with a state.
 
@@ -145,7 +139,7 @@ class Job(Struct, weakref=True):
     """The place of the job on a fair queue, within its priority. 0 on other queues."""
     claim: bytes = NO_CLAIM
     """The key of the claim that the job runs under: the fence. Without meaning unless it runs."""
-    _tokens: TokenSource | None = None
+    _tokens: HeldClaims | None = None
     _token: CancelToken | None = None
     _watcher: Callable[[], None] | None = None
     """Called when a cancel is requested. A worker uses it instead of a token for each job."""

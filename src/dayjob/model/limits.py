@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dayjob.errors import ConfigError
 from dayjob.model.durations import SECOND, Duration, to_micros
-from dayjob.model.names import KEY_BYTES, check_name
+from dayjob.model.names import KEY_BYTES, as_config_error, check_name
 
 if TYPE_CHECKING:
     from dayjob.model.job import Job
@@ -80,7 +80,8 @@ class Limit(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.name:
-            _checked(check_limit_name, self.name)
+            with as_config_error():
+                check_limit_name(self.name)
         for field in ("running", "rate", "burst"):
             value = getattr(self, field)
             if value is not None and not _whole(value):
@@ -91,8 +92,9 @@ class Limit(Struct, frozen=True):
             raise ConfigError(
                 f"Limit({self.name!r}): per and burst belong to a rate: pass rate, or leave both out"
             )
-        if _checked(to_micros, self.per, "per") < 1:
-            raise ConfigError(f"Limit({self.name!r}): per={self.per!r}: pass some seconds")
+        with as_config_error():
+            if to_micros(self.per, "per") < 1:
+                raise ValueError(f"Limit({self.name!r}): per={self.per!r}: pass some seconds")
         if self.key is not None and not callable(self.key):
             raise ConfigError(
                 f"Limit({self.name!r}): key={self.key!r} is a {type(self.key).__name__}: pass a function of "
@@ -200,10 +202,3 @@ def check_units(units: object, name: str) -> None:
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_UNITS
-
-
-def _checked(check: Callable[..., Any], *values: object) -> Any:
-    try:
-        return check(*values)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(str(error)) from None

@@ -7,9 +7,10 @@ same names, before anything is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from dayjob.errors import KvValueTooLarge
+from dayjob.errors import ConfigError, KvValueTooLarge
 
 QUEUE_BYTES = 200
 KEY_BYTES = 1024
@@ -19,6 +20,15 @@ KV_VALUE_BYTES = 256 * 1024
 
 _UNUSUAL = re.compile(r"[^ -~]")
 _CONFIDENTIAL = ("dedup key", "value of header")
+
+
+@contextmanager
+def as_config_error(prefix: str = "") -> Iterator[None]:
+    """Raise ``ConfigError``, with this prefix, for a ``TypeError`` or ``ValueError`` of the block."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{prefix}{error}") from None
 
 
 def check_text(value: object, kind: str) -> int:

@@ -17,7 +17,7 @@ from dayjob.errors import ConfigError
 from dayjob.model.cron import Every, Timing, check_cron, cron, find_zone
 from dayjob.model.durations import SECOND, Duration, to_datetime, to_datetime_or_none, to_micros
 from dayjob.model.job import DedupScope, DedupUntil, Latest, NewJob, by_name
-from dayjob.model.names import KEY_BYTES, check_name
+from dayjob.model.names import KEY_BYTES, as_config_error, check_name
 
 if TYPE_CHECKING:
     from dayjob.task import Task
@@ -98,10 +98,8 @@ def check_timing(cron: str | None, every: Duration | None, timezone: str, missed
     if cron is not None:
         check_cron(cron)
     else:
-        try:
+        with as_config_error():
             interval = to_micros(cast("Duration", every), "every")
-        except (TypeError, ValueError) as error:
-            raise ConfigError(str(error)) from None
         if interval < SHORTEST_INTERVAL:
             raise ConfigError(f"every={every!r} is too often: pass 0.1 seconds or more")
         if timezone != "UTC":

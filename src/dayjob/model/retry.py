@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from dayjob.errors import ConfigError
 from dayjob.model.durations import LONGEST, SECOND, Duration, to_micros
+from dayjob.model.names import as_config_error
 
 Jitter = Literal["none", "full", "equal"]
 DelayFunction = Callable[[int, BaseException], float | None]
@@ -157,7 +158,5 @@ def as_retry(policy: Retry | DelayFunction, field: str) -> Retry:
 def _seconds(value: Duration, name: str) -> float:
     if type(value) in (float, int) and 0 <= value <= _LONGEST_SECONDS:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
-    try:
+    with as_config_error("Retry "):
         return to_micros(value, name) / SECOND
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"Retry {error}") from None

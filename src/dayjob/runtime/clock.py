@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -53,6 +53,15 @@ SYSTEM = SystemClock()
 async def yield_to_loop() -> None:
     """Let the event loop run the callbacks that are ready."""
     await asyncio.sleep(0)
+
+
+async def set_or_done(event: asyncio.Event, task: asyncio.Future[Any]) -> None:
+    """Wait until the event is set or the task is done."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
 
 
 def block(seconds: float) -> None:

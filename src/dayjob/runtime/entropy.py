@@ -22,5 +22,4 @@ def _reseed() -> None:
     _source.seed(int.from_bytes(os.urandom(32)))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reseed)
+os.register_at_fork(after_in_child=_reseed)

@@ -87,5 +87,4 @@ _process = IdSource()
 new_key = _process.new_key
 new_keys = _process.new_keys
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_process.forked)
+os.register_at_fork(after_in_child=_process.forked)

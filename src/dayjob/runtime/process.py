@@ -81,8 +81,7 @@ def _forked() -> None:
     pid = os.getpid()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_forked)
 
 
 def _exists(pid: int) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import ClassVar, Literal
 
 from msgspec import Struct
+
+from dayjob.runtime.threads import call_on
 
 Reason = Literal["cancel", "shutdown", "lost", "timeout"]
 
@@ -63,13 +65,8 @@ class StopSignal(Struct, eq=False):
 
     async def wait(self) -> Reason:
         """Wait for the signal on an event loop."""
-        loop = asyncio.get_running_loop()
         event = asyncio.Event()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # The loop is closed, so no task waits.
-                loop.call_soon_threadsafe(event.set)
-
+        wake = partial(call_on, asyncio.get_running_loop(), event.set)
         self.when_set(wake)
         try:
             await event.wait()

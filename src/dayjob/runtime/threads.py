@@ -1,4 +1,7 @@
-"""Calls in threads of their own, also after the main thread's end, when thread pools refuse calls."""
+"""Calls between threads and event loops, and calls in threads of their own.
+
+These also work after the main thread's end, when thread pools refuse calls.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from threading import Thread
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -44,6 +48,12 @@ class CallThreads(ThreadPoolExecutor):
         super().shutdown(wait, cancel_futures=cancel_futures)
         for thread in list(self._calls) if wait else ():
             thread.join()
+
+
+def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+    """Call back on the loop, from any thread. A closed loop calls nothing: no task of it waits."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *args)
 
 
 async def joined(thread: Thread) -> None:

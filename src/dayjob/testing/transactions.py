@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from dayjob.broker import Broker
 from dayjob.engines.base import Insertion
@@ -62,18 +62,6 @@ class HeldJobs:
             watch.close()
 
 
-class Watch(Protocol):
-    """Watches the transactions of one connection, to which it refers until the sandbox ends."""
-
-    async def hold(self, unit: Unit) -> None: ...
-
-    async def committed(self) -> list[Unit]:
-        """Return the units whose transactions have committed, each once."""
-        ...
-
-    def close(self) -> None: ...
-
-
 def _new_watch(connection: Any, raw: Any) -> Watch:
     if isinstance(raw, sqlite3.Connection):
         return SqliteWatch(raw)
@@ -107,6 +95,7 @@ class SqliteWatch:
         self._held.append(unit)
 
     async def committed(self) -> list[Unit]:
+        """Return the units whose transactions have committed, each once."""
         if self._ending and not self._in_transaction():
             self._commit_succeeded()
         taken, self._committed = self._committed, []
@@ -259,3 +248,7 @@ class AsyncpgWatch(PostgresWatch):
             return rows
         finally:
             await connection.close()
+
+
+Watch = SqliteWatch | PostgresWatch
+"""Watches the transactions of one connection, to which it refers until the sandbox ends."""

@@ -27,13 +27,14 @@ from typing import Any
 
 from dayjob.app import App, known_apps, refuse_memory
 from dayjob.broker import Broker
-from dayjob.context import Context, enter
+from dayjob.context import CURRENT, Context
 from dayjob.errors import BadPayload
 from dayjob.model.codec import OtherVersion
 from dayjob.model.handler_exceptions import DeadLetter
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error, printable
 from dayjob.model.settlement import Settlement
+from dayjob.runtime.clock import set_or_done
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.child_logs import forward_logs, set_levels
 from dayjob.worker.child_messages import (
@@ -53,7 +54,7 @@ from dayjob.worker.child_messages import (
     packed,
     unpacked_job,
 )  # fmt: skip
-from dayjob.worker.executor import AnyTask, describe, failed, handler_call, succeeded, unknown
+from dayjob.worker.executor import AnyTask, describe, failed, handler_call, in_scope, succeeded, unknown
 from dayjob.worker.forked_process import ForksEndHere
 from dayjob.worker.os_signals import STOP_SIGNALS, set_defaults
 
@@ -244,29 +245,28 @@ class Child:
             return packed(Settlement(context.job, Transition.DEAD_LETTER, error=error.reason))
         try:
             result = self._run(task, context)
-            return packed(succeeded(task, context, result, task.app.config.max_payload))
+            return packed(succeeded(task, context, result))
         except OtherVersion as error:
             return packed(unknown(context.job, type(error).__name__, str(error), start.on_unknown))
         except BadPayload as error:
             return packed(Settlement(context.job, Transition.DEAD_LETTER, error=f"BadPayload: {error}"))
         except BaseException as error:
-            policy = task.config.retry or task.app.config.queue(context.job.queue).policy
-            return packed(failed(task, context.job, error, policy))
+            return packed(failed(task, context.job, error))
 
     def _run(self, task: AnyTask, context: Context) -> Any:
         context.state = self._state(task.app)
         handler = handler_call(task, context)
         call: Callable[[], Any] = partial(_handle_async if task.is_async else _handle, handler)
         if not task.is_async:
-            call = task.app.sync_wrapped(context, call)
+            call = task.app.wrapped(context, call, on_loop=False)
         self._connection.send(Called(claim_of(context.job)))
         variables = copy_context()
-        variables.run(enter, context)
+        variables.run(CURRENT.set, context)
         scope = task.app.tenant_scope
         tenant = context.job.tenant
         if scope is not None and tenant is not None:
             if task.is_async:
-                return self._runner.run(_in_scope(scope(tenant), call), context=variables)
+                return self._runner.run(in_scope(scope(tenant), call), context=variables)
             return self._call_in_scope(scope(tenant), call, variables)
         if task.is_async:
             return self._runner.run(call(), context=variables)
@@ -276,21 +276,24 @@ class Child:
         """Run a plain call inside an async scope, which one coroutine enters and exits."""
         loop = self._runner.get_loop()
         entered, returned = asyncio.Event(), asyncio.Event()
-        outcome: Callable[[], Any] = partial(_raise, RuntimeError("the scope was not entered"))
+        result: Any = None
+        failure: BaseException | None = None
 
         async def stay_in_scope() -> Any:
             async with scope:
                 entered.set()
                 await returned.wait()
-                return outcome()
+                if failure is not None:
+                    raise failure
+                return result
 
         in_scope = loop.create_task(stay_in_scope(), context=variables)
-        loop.run_until_complete(_either(entered, in_scope))
+        loop.run_until_complete(set_or_done(entered, in_scope))
         if entered.is_set():
             try:
-                outcome = partial(_identity, variables.run(call))
+                result = variables.run(call)
             except BaseException as error:
-                outcome = partial(_raise, error)
+                failure = error
             returned.set()
         return loop.run_until_complete(in_scope)
 
@@ -324,7 +327,7 @@ class Lifespan:
 
     async def enter(self) -> None:
         self._task = asyncio.create_task(self._stay())
-        await _either(self._entered, self._task)
+        await set_or_done(self._entered, self._task)
         if not self._entered.is_set():
             await self._task
 
@@ -363,26 +366,16 @@ def find(start: Start) -> AnyTask:
 
 def _registered(start: Start) -> AnyTask | None:
     found: list[AnyTask] = []
-    for app in known_apps():
-        task = app.handlers.get(start.job["queue"]) if start.raw else app.tasks.get(start.task)
+    for known in known_apps():
+        task = known.handlers.get(start.job["queue"]) if start.raw else known.tasks.get(start.task)
         if task is not None and task.name == start.task:
             found.append(task)
-    task = max(found, key=lambda task: _match(task.app, start.app), default=None)
-    if task is not None:
-        _use_storage(task.app, start.app)
+    name, url = start.app
+    task = max(found, key=lambda task: (task.app.url == url, task.app.name == name), default=None)
+    app = None if task is None else task.app
+    if app is not None and app.name == name and app.url != url and Broker(url).capabilities.multi_process:
+        app.url = url  # That of the worker. A relative path may have been resolved in another folder here.
     return task
-
-
-def _use_storage(app: App, wanted: tuple[str, str]) -> None:
-    """Use the URL of the worker's app. Its relative path may have been resolved in another folder."""
-    name, url = wanted
-    if app.name == name and app.url != url and Broker(url).capabilities.multi_process:
-        app.url = url
-
-
-def _match(app: App, wanted: tuple[str, str]) -> tuple[bool, bool]:
-    name, url = wanted
-    return app.url == url, app.name == name
 
 
 def _cancel(context: Context, message: Cancelled) -> None:
@@ -399,23 +392,3 @@ def _handle(handler: Callable[[], Any]) -> Any:
 async def _handle_async(handler: Callable[[], Any]) -> Any:
     with ForksEndHere():
         return await handler()
-
-
-async def _in_scope(scope: Any, call: Callable[[], Any]) -> Any:
-    async with scope:
-        return await call()
-
-
-async def _either(event: asyncio.Event, task: asyncio.Task[Any]) -> None:
-    """Wait until the event is set or the task is done."""
-    waiting = asyncio.ensure_future(event.wait())
-    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-
-
-def _identity(value: Any) -> Any:
-    return value
-
-
-def _raise(error: BaseException) -> None:
-    raise error

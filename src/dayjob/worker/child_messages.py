@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -110,8 +110,8 @@ class Ended(FromRun):
 FromWorker = Start | Cancelled | ShuttingDown
 FromChild = Started | Called | Progressed | Logged | Ended
 
-_from_worker: msgpack.Decoder[FromWorker] = msgpack.Decoder(FromWorker)
-_from_child: msgpack.Decoder[FromChild] = msgpack.Decoder(FromChild)
+from_worker: Callable[[bytes], FromWorker] = msgpack.Decoder(FromWorker).decode
+from_child: Callable[[bytes], FromChild] = msgpack.Decoder(FromChild).decode
 
 
 class Frames:
@@ -135,14 +135,6 @@ class Frames:
 def frame(message: Message) -> bytes:
     body = msgpack.encode(message)
     return len(body).to_bytes(_HEAD, "big") + body
-
-
-def from_worker(data: bytes) -> FromWorker:
-    return _from_worker.decode(data)
-
-
-def from_child(data: bytes) -> FromChild:
-    return _from_child.decode(data)
 
 
 def claim_of(job: Job) -> bytes:

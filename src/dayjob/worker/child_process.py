@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from dayjob.context import Context
 from dayjob.errors import DayjobError
+from dayjob.runtime.threads import call_on
 from dayjob.worker.child_logs import log_from_child
 from dayjob.worker.child_main import serve
 from dayjob.worker.child_messages import (
@@ -98,7 +99,7 @@ class ChildProcess(asyncio.Protocol):
         self._context, self._started, self._on_start = context, False, on_start
         self._reply = self._loop.create_future()
         self.send(start)
-        context.cancelled.when_set(partial(call_on, self._loop, partial(self._send_cancelled, context)))
+        context.cancelled.when_set(partial(call_on, self._loop, self._send_cancelled, context))
         ended = await self._reply
         self._context = self._reply = self._on_start = None
         return ended
@@ -243,9 +244,3 @@ def _end(code: int | None) -> str:
         name = "unknown"
     hint = " (out of memory?)" if -code == signal.SIGKILL else ""
     return f"was killed by signal {-code} ({name}){hint}"
-
-
-def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """Call back on the loop. Callable from any thread."""
-    with suppress(RuntimeError):  # The loop is closed, so the pool is closed too.
-        loop.call_soon_threadsafe(callback)

@@ -13,16 +13,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.app import App, is_async
-from dayjob.context import Context, enter
+from dayjob.app import App
+from dayjob.context import CURRENT, Context
 from dayjob.errors import BadPayload
-from dayjob.instrumentation import RunMeter
 from dayjob.model.codec import OtherVersion, encode, explained
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.model.job import ATTEMPTS_HEADER, Job
@@ -33,10 +32,14 @@ from dayjob.model.settlement import Settlement
 from dayjob.runtime import entropy, process
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.stop_signal import Reason
-from dayjob.task import Task
+from dayjob.task import Task, is_coroutine_function
 from dayjob.worker.forked_process import end_forked
 from dayjob.worker.thread_pool import ThreadPool
 from dayjob.worker.unknown_tasks import UnknownTasks
+
+if TYPE_CHECKING:
+    from dayjob.metrics.meter import Series
+    from dayjob.worker.process_pool import ProcessPool
 
 
 class Run(Struct, eq=False):
@@ -60,7 +63,7 @@ class Run(Struct, eq=False):
     lost: bool = False
     seconds: float = 0.0
     """The duration, set at the end."""
-    meter: RunMeter | None = None
+    meter: Series | None = None
     abandoned: bool = False
     """Whether the run was settled though its handler did not end."""
     outcome: Settlement | None = None
@@ -114,14 +117,6 @@ _TRIES = re.compile(r"(UnknownTask|UnknownParameter|MissingArgument): try (\d+) 
 """The last error of such a job contains the number of tries. The next worker parses it."""
 
 
-class ProcessRunner(Protocol):
-    """Runs a job in a child process. ``on_start`` is called when a child calls its handler."""
-
-    async def run(
-        self, task: AnyTask, context: Context, on_start: Callable[[], None] | None = None
-    ) -> Settlement: ...
-
-
 class ChildFailed(Exception):
     """A run in a child process did not succeed. Carries the settlement that the child returned."""
 
@@ -141,7 +136,7 @@ class Executor:
         self,
         app: App,
         threads: ThreadPool,
-        processes: ProcessRunner,
+        processes: ProcessPool,
         host_cancels: Callable[[], bool] = lambda: False,
         *,
         job_timeout: float | None = None,
@@ -154,7 +149,7 @@ class Executor:
         self._job_timeout = job_timeout
         self._on_unknown = on_unknown
         self._unknown_tasks = UnknownTasks(app)
-        self._async_middleware = any(map(is_async, app.middleware))
+        self._async_middleware = any(map(is_coroutine_function, app.middleware))
         self._pid = process.pid
 
     def timeout(self, run: Run) -> float | None:
@@ -170,11 +165,11 @@ class Executor:
     def call(self, run: Run) -> Any:
         """Call the handler of a run that does not need the event loop, in a thread."""
         context = run.context
-        enter(context)
+        CURRENT.set(context)
         assert run.task is not None
         call = handler_call(run.task, context)
         if self._app.middleware:
-            call = self._app.sync_wrapped(context, call)
+            call = self._app.wrapped(context, call, on_loop=False)
         return call()
 
     def outcome(self, run: Run, result: Any, error: BaseException | None) -> Settlement | None:
@@ -189,7 +184,7 @@ class Executor:
             settlement = self._failure(task, run, error, self.timeout(run))
         else:
             try:
-                settlement = succeeded(task, run.context, result, self._app.config.max_payload)
+                settlement = succeeded(task, run.context, result)
             except BaseException as raised:
                 settlement = self._failure(task, run, raised, self.timeout(run))
         return self._completed(task, run, settlement)
@@ -208,7 +203,7 @@ class Executor:
             missing = f"task {run.job.task!r}" if run.job.task else f"handler for queue {run.job.queue!r}"
             return self._unknown(run.job, "UnknownTask", f"no {missing} is registered")
         timeout = task.timeout if task.timeout is not None else self._job_timeout  # As ``timeout``.
-        enter(context)
+        CURRENT.set(context)
         tracing = self._app.tracing
         unrecorded = None if tracing is None else tracing.enter(context.job)
         run.worker_task = worker_task
@@ -225,7 +220,7 @@ class Executor:
             returned = await result
             if run.interrupted is not None:  # The handler suppressed its cancellation, and is not done.
                 raise asyncio.CancelledError
-            settlement = succeeded(task, context, returned, self._app.config.max_payload)
+            settlement = succeeded(task, context, returned)
         except BaseException as error:
             settlement = self._failure(task, run, error, timeout)
         finally:
@@ -264,11 +259,11 @@ class Executor:
             call = handler_call(task, context)
             if task.pool == "thread":
                 if app.middleware:
-                    call = app.sync_wrapped(context, call)
+                    call = app.wrapped(context, call, on_loop=False)
                 call = partial(self._in_thread, call)
             if app.tenant_scope is not None and context.job.tenant is not None:
-                call = partial(self._in_scope, app.tenant_scope(context.job.tenant), call)
-        return app.async_wrapped(context, call) if app.middleware else call
+                call = partial(in_scope, app.tenant_scope(context.job.tenant), call)
+        return app.wrapped(context, call, on_loop=True) if app.middleware else call
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         """Call a plain function in a thread. Await its result if it wraps a coroutine function."""
@@ -282,13 +277,6 @@ class Executor:
             raise ChildFailed(outcome)
         context.then(*outcome.enqueue, kv=outcome.kv)
         return msgspec.json.decode(outcome.result) if outcome.result else NotEncodable()
-
-    async def _in_scope(
-        self, scope: AbstractAsyncContextManager[Any], call: Callable[[], Awaitable[Any]]
-    ) -> Any:
-        """Run the call inside the tenant's scope."""
-        async with scope:
-            return await call()
 
     def _failure(self, task: AnyTask, run: Run, error: BaseException, timeout: float | None) -> Settlement:
         if process.pid != self._pid:
@@ -319,8 +307,13 @@ class Executor:
             if reason == "timeout":
                 trace = error.__traceback__
                 error = TimeoutError(f"timed out after {timeout:g} s").with_traceback(trace)
-        policy = task.config.retry or self._app.config.queue(job.queue).policy
-        return failed(task, job, error, policy)
+        return failed(task, job, error)
+
+
+async def in_scope(scope: AbstractAsyncContextManager[Any], call: Callable[[], Awaitable[Any]]) -> Any:
+    """Run the call inside the tenant's scope."""
+    async with scope:
+        return await call()
 
 
 def unknown(job: Job, kind: str, reason: str, on_unknown: OnUnknown) -> Settlement:
@@ -363,12 +356,12 @@ _NULL = b"null"
 AnyTask = Task[Any, Any, Any]
 
 
-def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> Settlement:
+def succeeded(task: AnyTask, context: Context, result: Any) -> Settlement:
     """Return the settlement of a handler that returned."""
     return Settlement(
         context.job,
         ACK,
-        result=_NULL if result is None else _encoded(context, result, max_result),
+        result=_NULL if result is None else _encoded(context, result, task.app.config.max_payload),
         enqueue=context.follow_ups,
         kv=context.kv,
         retention=task.config.retention,
@@ -391,8 +384,8 @@ def _encoded(context: Context, result: Any, max_result: int) -> bytes:
     return encoded
 
 
-def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Settlement:
-    """Return the settlement of a handler that raised, by its retry policy."""
+def failed(task: AnyTask, job: Job, error: BaseException) -> Settlement:
+    """Return the settlement of a handler that raised, by the retry policy of its task or its queue."""
     retention = task.config.retention
     if isinstance(error, DeadLetter):
         return Settlement(job, Transition.DEAD_LETTER, error=str(error.reason), retention=retention)
@@ -406,6 +399,7 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
     if isinstance(error, JobCancelled) and job.cancel_requested:
         return Settlement(job, Transition.MARK_CANCELLED, retention=retention)
     text = describe(error)
+    policy = task.config.retry or task.app.config.queue(job.queue).policy
     try:
         delay = policy.after(job.attempts, error, entropy.fraction())
     except BaseException as fault:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dayjob.broker import Broker
 from dayjob.errors import EngineUnavailable
@@ -14,7 +14,6 @@ from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM, Clock
-from dayjob.worker.queue_order import QueueOrder
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -24,6 +23,25 @@ LONG = 3600.0
 
 REST = 0.1
 """Seconds without claims after jobs were given back. Other workers get them first."""
+
+
+class QueueOrder:
+    """With weights, each claim begins with another queue, as often as its weight (smooth round robin)."""
+
+    def __init__(self, queues: Sequence[str], weights: Mapping[str, int] | None = None) -> None:
+        self.queues = tuple(queues)
+        self._weights = dict(weights or {})
+        self._credits = dict.fromkeys(self._weights, 0)
+
+    def next(self) -> tuple[str, ...]:
+        """Return the queues for the next claim."""
+        if not self._weights:
+            return self.queues
+        for queue, weight in self._weights.items():
+            self._credits[queue] += weight
+        order = sorted(self._credits, key=self._credits.__getitem__, reverse=True)
+        self._credits[order[0]] -= sum(self._weights.values())
+        return tuple(order)
 
 
 class Fetcher:

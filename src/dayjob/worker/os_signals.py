@@ -12,10 +12,12 @@ import signal
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
+
+from dayjob.runtime.threads import call_on
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -67,8 +69,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
         os.kill(os.getpid(), number)
         return
     for loop, callback in _listeners:
-        with suppress(RuntimeError):  # The loop is closed.
-            loop.call_soon_threadsafe(callback)
+        call_on(loop, callback)
     before = _before.get(number)
     if callable(before) and not _cancels_main_task(before):
         before(number, frame)
@@ -94,5 +95,4 @@ def _forked() -> None:
         set_defaults()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_forked)

@@ -16,10 +16,11 @@ from dayjob.context import Context
 from dayjob.errors import InvalidState
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.stop_signal import StopSignal
+from dayjob.runtime.threads import call_on
 from dayjob.worker.child_logs import log_levels
 from dayjob.worker.child_main import STOP_TIMEOUT
 from dayjob.worker.child_messages import ShuttingDown, Start, packed_job, unpacked
-from dayjob.worker.child_process import MAIN_GUARD, ChildProcess, NotStarted, ProcessDied, call_on
+from dayjob.worker.child_process import MAIN_GUARD, ChildProcess, NotStarted, ProcessDied
 from dayjob.worker.executor import AnyTask, OnUnknown, failed
 
 
@@ -53,8 +54,7 @@ class ProcessPool:
             except NotStarted:
                 continue
             except ProcessDied as error:
-                policy = task.config.retry or self._app.config.queue(context.job.queue).policy
-                return failed(task, context.job, error.with_traceback(None), policy)
+                return failed(task, context.job, error.with_traceback(None))
             except BaseException:
                 child.kill()
                 raise

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from contextlib import suppress
 
 from dayjob.broker import Broker
 from dayjob.context import Context
@@ -15,6 +14,7 @@ from dayjob.errors import DayjobError
 from dayjob.model.job import Job
 from dayjob.model.names import clean_error
 from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.threads import call_on
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -48,8 +48,7 @@ class ProgressReports:
             return
         self._from_threads.append(report)
         self.pending = True
-        with suppress(RuntimeError):  # The loop is closed, so the worker has stopped.
-            self._loop.call_soon_threadsafe(self._add_from_threads)
+        call_on(self._loop, self._add_from_threads)
 
     def _add_from_threads(self) -> None:
         while self._from_threads:

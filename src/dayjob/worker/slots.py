@@ -24,13 +24,13 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from typing import Any
 
-from dayjob.context import CURRENT, enter
+from dayjob.context import CURRENT
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.threads import call_on
 from dayjob.task import Pool
 from dayjob.worker.executor import Executor, Run, describe
-from dayjob.worker.pool_limit import PoolLimit
-from dayjob.worker.run_rate import RunRate
+from dayjob.worker.pool_limit import PoolLimit, RunRate, take
 from dayjob.worker.thread_pool import ThreadPool
 from dayjob.worker.thread_runs import ThreadRuns
 
@@ -40,7 +40,7 @@ class Isolation:
 
     def __init__(self) -> None:
         self._variables = copy_context()
-        self._variables.run(enter, None)
+        self._variables.run(CURRENT.set, None)
         self._values = [item for item in self._variables.items() if item[0] is not CURRENT]
         self._count = len(self._variables)
 
@@ -155,7 +155,7 @@ class Slots:
     def oldest(self) -> float | None:
         """The time when the oldest run that has not begun was accepted."""
         times: list[float] = []
-        for waiting in self._all_waiting():
+        for waiting in (*(limit.waiting for limit in self._limits.values()), self.waiting):
             with suppress(IndexError):  # Another thread may take the run.
                 times.append(waiting[0].accepted_at)
         return min(times, default=None)
@@ -168,14 +168,10 @@ class Slots:
         without_places: list[Run] = []
         for limit in self._limits.values():
             without_places += limit.take_waiting(accepted_by)
-        others = _take(self.waiting, accepted_by)
+        others = take(self.waiting, accepted_by)
         if without_places or others:
-            with suppress(RuntimeError):  # The loop is closed.
-                self._loop.call_soon_threadsafe(self._leave_pools, others)
+            call_on(self._loop, self._leave_pools, others)
         return without_places + others
-
-    def _all_waiting(self) -> list[deque[Run]]:
-        return [*(limit.waiting for limit in self._limits.values()), self.waiting]
 
     def _leave_pools(self, runs: list[Run]) -> None:
         for run in runs:
@@ -331,11 +327,3 @@ class Slots:
         finally:
             if interrupt is not None:
                 interrupt.cancel()
-
-
-def _take(waiting: deque[Run], accepted_by: float) -> list[Run]:
-    taken: list[Run] = []
-    with suppress(IndexError):  # Another thread may take the last one.
-        while waiting[0].accepted_at <= accepted_by:
-            taken.append(waiting.popleft())
-    return taken

@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext, suppress
+from functools import partial
 from typing import Any, Self
 
 from msgspec.structs import replace
@@ -20,28 +21,26 @@ from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.broker.validation import error_text
 from dayjob.context import Context
-from dayjob.engines.base import Insertion
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
 from dayjob.events import Event, outcome_events
 from dayjob.model.durations import SECOND, Duration, to_micros
-from dayjob.model.job import EndedJob, Job, JobState
+from dayjob.model.job import Job, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KEY_BYTES, check_name, check_queue, counted
 from dayjob.model.settlement import Settlement, SettleResult
-from dayjob.runtime.clock import SYSTEM, yield_to_loop
+from dayjob.runtime.clock import SYSTEM, set_or_done, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
-from dayjob.runtime.threads import refuse_green_threads
+from dayjob.runtime.threads import call_on, refuse_green_threads
 from dayjob.task import Pool
 from dayjob.worker import process_memory
 from dayjob.worker.executor import Executor, OnUnknown, Run
-from dayjob.worker.fetcher import LONG, Fetcher
+from dayjob.worker.fetcher import LONG, Fetcher, QueueOrder
 from dayjob.worker.heartbeat import BLOCKED_LIMIT, Heartbeat
 from dayjob.worker.job_log import log_outcomes
 from dayjob.worker.os_signals import on_stop_signals
 from dayjob.worker.pool_limit import PoolLimit
 from dayjob.worker.process_pool import ProcessPool
 from dayjob.worker.progress import ProgressReports
-from dayjob.worker.queue_order import QueueOrder
 from dayjob.worker.registration import Registration
 from dayjob.worker.settler import Batch, Settler
 from dayjob.worker.shared_broker import shared_broker
@@ -174,15 +173,12 @@ class Worker:
     async def start(self) -> None:
         """Run jobs in the background of this event loop. Return when the worker claims jobs."""
         serving = self._start(until_idle=False, signals=False)
-        ready = asyncio.ensure_future(self._ready.wait())
         try:
-            await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+            await set_or_done(self._ready, serving)
         except asyncio.CancelledError:
             self.stop_now()
             await self._join(serving)
             raise
-        finally:
-            ready.cancel()
         if serving.done():
             await self._join(serving)
 
@@ -238,8 +234,7 @@ class Worker:
         if self._loop is None:
             event.set()
         else:
-            with suppress(RuntimeError):  # The loop is closed, so the worker has stopped.
-                self._loop.call_soon_threadsafe(event.set)
+            call_on(self._loop, event.set)
 
     # From start to stop.
 
@@ -375,20 +370,12 @@ class Worker:
         return queues or ("default",)
 
     def _heartbeat_broker(self) -> Broker:
-        loop = self._loop
+        loop, app = self._loop, self.app
         assert loop is not None
-
-        def on_ended(ended: Sequence[EndedJob]) -> None:
-            with suppress(RuntimeError):  # The worker's loop is closed.
-                loop.call_soon_threadsafe(self.app.on_ended, ended)
-
-        def on_enqueued(jobs: Sequence[Insertion]) -> None:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self.app.on_enqueued, jobs)
-
         return Broker(
-            self._broker.url, config=self._broker.config, clock=self.app.clock, on_ended=on_ended,
-            on_enqueued=on_enqueued,
+            self._broker.url, config=self._broker.config, clock=app.clock,
+            on_ended=partial(call_on, loop, app.on_ended),
+            on_enqueued=partial(call_on, loop, app.on_enqueued),
         )  # fmt: skip
 
     async def _deregister(self) -> None:
@@ -440,11 +427,9 @@ class Worker:
 
     async def _fetch_until_stopped(self, fetcher: Fetcher, until_idle: bool) -> None:
         fetching = asyncio.ensure_future(self._fetch(fetcher, until_idle))
-        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await set_or_done(self._stopping, fetching)
         finally:
-            stopping.cancel()
             fetching.cancel()
             await asyncio.wait({fetching})
         if not self._stopping.is_set() or not fetching.cancelled():
@@ -690,12 +675,10 @@ class Worker:
                 run.abandoned = True
                 self._settle(run, Settlement(run.job, Transition.RELEASE))
         flushing = asyncio.ensure_future(self._flush())
-        stopping_now = asyncio.ensure_future(self._stopping_now.wait())
-        await asyncio.wait({flushing, stopping_now}, return_when=asyncio.FIRST_COMPLETED)
+        await set_or_done(self._stopping_now, flushing)
         if not flushing.done():
             await asyncio.wait({flushing}, timeout=_INTERRUPT_TIMEOUT)
             self._settler.abort()
-        stopping_now.cancel()
         slots.close()
         if self._serving_cancelled() and self._runs:
             await self._settle_apart()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from slatedb import uniffi
 
 from dayjob import Broker, ConfigError, EngineUnavailable, JobState, NewJob
-from dayjob.duties import Sample
+from dayjob.duties.duties import Sample
 from dayjob.engines.base import ClaimRequest, DocumentWrite, RetentionTimes, SettleOp, Token, Transient
 from dayjob.engines.registry import parse
 from dayjob.engines.slatedb import create, keys, store_thread, values

@@ -127,7 +127,7 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
     "0.0.0.0:9100 for all interfaces. Of several processes, each uses the next port. Needs dayjob[metrics].",
 )  # fmt: skip
 @click.option(
-    "--metrics-host", "metrics_hosts", multiple=True, metavar="NAME",
+    "--metrics-host", multiple=True, metavar="NAME",
     help="Answer --metrics requests for this host name too; '*' for any. Without it: for IP addresses, "
     "localhost, and names without dots. May be repeated.",
 )  # fmt: skip

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from dayjob.cli.logging_setup import Format
 from dayjob.worker.executor import OnUnknown
+
+_NEGATIVE = {"uvloop": ["--no-uvloop"], "log_jobs": ["--no-log-jobs"]}
+"""The flags that are given for ``False``."""
 
 _WEIGHT = re.compile(r"(.+):([0-9]{1,6})")
 
@@ -47,7 +51,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     reload: bool
     take_over: bool
     metrics: Address | None
-    metrics_hosts: tuple[str, ...]
+    metrics_host: tuple[str, ...]
     dashboard: int | None
     uvloop: bool
     log_level: str
@@ -77,38 +81,22 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
         A restarted child never takes over the storage: another owner may have taken it from its predecessor.
         """
-        arguments = ["worker", self.app, "--child", str(descriptor)]
-        values = {
-            "--concurrency": self.concurrency,
-            "--threads": self.threads,
-            "--pool-processes": self.pool_processes,
-            "--processes": self.processes,
-            "--job-timeout": self.job_timeout,
-            "--shutdown-timeout": self.shutdown_timeout,
-            "--lease": self.lease,
-            "--name": None if self.name is None else f"{self.name}-{number}",
-            "--unknown-task": self.unknown_task,
-            "--max-jobs": self.max_jobs,
-            "--max-rss": self.max_rss,
-            "--metrics": None if self.metrics is None else self.metrics.next(number - 1),
-            "--dashboard": self.dashboard if number == 1 else None,
-            "--log-level": self.log_level,
-            "--log-format": self.log_format,
-        }
-        for option, value in values.items():
-            if value is not None:
-                arguments += [option, str(value)]
-        flags = {
-            "--burst": self.burst,
-            "--reload": self.reload,
-            "--no-uvloop": not self.uvloop,
-            "--take-over": self.take_over and not restarted,
-            "--log-jobs": self.log_jobs is True,
-            "--no-log-jobs": self.log_jobs is False,
-        }
-        arguments += [flag for flag, given in flags.items() if given]
-        for name in self.metrics_hosts:
-            arguments += ["--metrics-host", name]
-        for queue in ("*",) if self.queues == () else self.queues or ():
-            arguments += ["--queues", queue]
+        child = replace(
+            self,
+            queues=("*",) if self.queues == () else self.queues,
+            name=None if self.name is None else f"{self.name}-{number}",
+            take_over=self.take_over and not restarted,
+            metrics=None if self.metrics is None else self.metrics.next(number - 1),
+            dashboard=self.dashboard if number == 1 else None,
+        )
+        arguments = ["worker", "--child", str(descriptor)]
+        for field, value in asdict(child).items():
+            option = f"--{field.replace('_', '-')}"
+            if isinstance(value, bool):
+                arguments += [option] if value else _NEGATIVE.get(field, [])
+            elif isinstance(value, tuple):
+                for each in value:
+                    arguments += [option, each]
+            elif value is not None:
+                arguments += [option, str(value)] if field != "app" else [value]
         return arguments

@@ -7,9 +7,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.cli.app_argument import load_app
 from dayjob.cli.dashboard import serve_with
-from dayjob.cli.worker.metrics import serving_metrics
-from dayjob.cli.worker.options import WorkerOptions
+from dayjob.cli.worker.options import Address, WorkerOptions
 from dayjob.cli.worker.restart_watcher import RestartWatcher, SourceFiles
 from dayjob.cli.worker.stop_signals import StopSignals
 from dayjob.cli.worker.supervisor_link import SupervisorLink
@@ -53,7 +52,7 @@ def run_worker(options: WorkerOptions) -> int:
     """Run a worker in this process until a signal or, with ``burst``, until no job is ready."""
     worker = make_worker(load_app(options.app), options)
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
-    with serving_metrics(worker, options.metrics, options.metrics_hosts):
+    with _serving_metrics(worker, options.metrics, options.metrics_host):
         code, ended = _run(worker, options, threads)
     return _leave(code, threads, ended)
 
@@ -83,11 +82,39 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
     watcher.start()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     # A service manager may signal this process too. Only STOP_NOW counts as the second signal.
-    with serving_metrics(worker, options.metrics, options.metrics_hosts):
+    with _serving_metrics(worker, options.metrics, options.metrics_host):
         code, ended = _run(worker, options, threads, signals=1)
     if code == OK and (watcher.replace or _reached_max_jobs(worker, options)):
         code = REPLACE
     return _leave(code, threads, ended)
+
+
+@contextmanager
+def _serving_metrics(worker: Worker, address: Address | None, hosts: tuple[str, ...] = ()) -> Iterator[None]:
+    """Measure the worker's jobs and serve the metrics, if an address is given."""
+    if address is None:
+        yield
+        return
+    try:
+        metrics = import_module("dayjob.metrics")
+    except ModuleNotFoundError as error:
+        raise click.UsageError(
+            f"--metrics needs {error.name}, which is not installed: run  pip install 'dayjob[metrics]'"
+        ) from error
+    app = worker.app
+    meter = app.meter or metrics.measure(app)
+    try:
+        server = metrics.MetricsServer(
+            lambda: Broker(app.url, config=app.broker_config), address.port, host=address.host,
+            hosts=hosts, registry=meter.registry, alive=worker.problem,
+        )  # fmt: skip
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
 
 
 def _reached_max_jobs(worker: Worker, options: WorkerOptions) -> bool:
@@ -136,26 +163,20 @@ def _run(
     """
     dashboard = None if options.dashboard is None else serve_with(worker.app, options.dashboard)
     try:
-        return _run_worker(worker, options, threads, signals)
+        collect_less_often()
+        limit_heaps()
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        runner = asyncio.Runner(loop_factory=_loop_factory(options.uvloop))
+        loop = runner.get_loop()
+        with StopSignals(worker, options.shutdown_timeout, signals):
+            code = _exit_code(worker, loop, _serve(worker, options.burst, threads))
+            ended = _end_tasks(loop)
+            if ended:
+                runner.close()
+        return code, ended
     finally:
         if dashboard is not None:
             dashboard.stop()
-
-
-def _run_worker(
-    worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int
-) -> tuple[int, bool]:
-    collect_less_often()
-    limit_heaps()
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    runner = asyncio.Runner(loop_factory=_loop_factory(options.uvloop))
-    loop = runner.get_loop()
-    with StopSignals(worker, options.shutdown_timeout, signals):
-        code = _exit_code(worker, loop, _serve(worker, options.burst, threads))
-        ended = _end_tasks(loop)
-        if ended:
-            runner.close()
-    return code, ended
 
 
 def _exit_code(worker: Worker, loop: asyncio.AbstractEventLoop, serve: Coroutine[Any, Any, None]) -> int:

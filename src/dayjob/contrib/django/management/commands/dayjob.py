@@ -64,12 +64,9 @@ def on_site(arguments: list[str]) -> list[str]:
     if any(isinstance(each, click.Argument) and each.name == "app" for each in command.params):
         after = [APP]
         if name == "worker" and backend_queues() is None:
-            after += [] if _names_queues(others) else ["--queues", "*"]
+            named = any(each.startswith(("-q", "--queues")) for each in others)
+            after += [] if named else ["--queues", "*"]
     return [*before, name, *after, *others]
-
-
-def _names_queues(arguments: list[str]) -> bool:
-    return any(each.startswith(("-q", "--queues")) for each in arguments)
 
 
 def _without_django_options(arguments: list[str]) -> list[str]:
