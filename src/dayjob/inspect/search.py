@@ -81,7 +81,7 @@ class ReadBudget:
 async def read_latest(
     read: Callable[[Job | None, int], Awaitable[list[Job]]], cost: ReadBudget
 ) -> tuple[list[Job], bool]:
-    """Return the jobs that reads return, each after the last job of the one before, and whether it is all."""
+    """Return the jobs that reads return, each after the last job before it, and whether these are all."""
     found: list[Job] = []
     while not cost.is_spent and not (found and cost.is_overdue):
         some = await read(found[-1] if found else None, cost.next_chunk())

@@ -287,15 +287,15 @@ class Child:
                     raise failure
                 return result
 
-        in_scope = loop.create_task(stay_in_scope(), context=variables)
-        loop.run_until_complete(set_or_done(entered, in_scope))
+        staying = loop.create_task(stay_in_scope(), context=variables)
+        loop.run_until_complete(set_or_done(entered, staying))
         if entered.is_set():
             try:
                 result = variables.run(call)
             except BaseException as error:
                 failure = error
             returned.set()
-        return loop.run_until_complete(in_scope)
+        return loop.run_until_complete(staying)
 
     def _state(self, app: App) -> Any:
         """Return the value that the app's lifespan yielded. The first job enters it."""
