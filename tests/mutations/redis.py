@@ -217,7 +217,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a lost acknowledgment is not repeated", _REDIS, "engines/redis/subscriber.py",
-        "                call.on_replies(None)\n", "                pass\n",
+        "                call.end(None)\n", "                pass\n",
         "engines/redis/test_lost_handoffs.py",
     ),
     Mutation(

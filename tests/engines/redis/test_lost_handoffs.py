@@ -9,8 +9,10 @@ import pytest
 
 from dayjob import Broker, EngineUnavailable, Job, JobState, LeaseLost
 from dayjob.engines.base import ClaimRequest, WaitingClaim
+from dayjob.engines.redis import subscriber
 from dayjob.engines.redis.connection import Connection
 from dayjob.engines.redis.handoffs import Acknowledgment, Handoffs
+from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
 from tests.engines.redis.conftest import QUIET, SHORT
 from tests.engines.redis.waiting_claims import (
@@ -244,6 +246,30 @@ async def test_an_acknowledgment_whose_connection_is_lost_is_repeated(
     [job] = await with_timeout(waiting)
     assert job.attempts == 1
     await until_acknowledged(server)
+    await broker.ack(job)
+
+
+async def test_an_acknowledgment_without_a_reply_is_repeated_within_the_time_limit_of_a_try(
+    broker: Broker, other: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the waiting claim would wait until the silence of the subscription is noticed."""
+    write, dropped = Connection.write, 0
+
+    def dropping(self: Connection, request: bytes) -> None:
+        nonlocal dropped
+        if b"ZREM" in request:
+            dropped += 1
+        else:
+            write(self, request)
+
+    monkeypatch.setattr(Connection, "write", dropping)
+    engine_of(broker)._client.silence = 0.5
+    waiting = await waiting_claim(broker)
+    begun = SYSTEM.elapsed()
+    await other.enqueue("q")
+    [job] = await with_timeout(waiting)
+    assert SYSTEM.elapsed() - begun < subscriber.SILENCE
+    assert (job.attempts, dropped) == (1, 1)
     await broker.ack(job)
 
 

@@ -69,7 +69,7 @@ class Client:
         self.settings = settings
         self.opening = True
         """While this is set, a refused user is an error of the configuration."""
-        self._silence = min(SILENCE, settings.timeout)
+        self.silence = min(SILENCE, settings.timeout)
         self._replies_kept = round((settings.timeout + _REPLIES_KEPT) * 1000)
         self._target: tuple[str, int] | None = None
         self._idle = IdleConnections(_close)
@@ -99,7 +99,7 @@ class Client:
 
     async def execute(self, *commands: Command, silence: float | None = None) -> list[Any]:
         """Send the commands together, once, and return the replies."""
-        return await self.send([packed(command) for command in commands], silence or self._silence)
+        return await self.send([packed(command) for command in commands], silence or self.silence)
 
     async def send(self, requests: Sequence[bytes], silence: float) -> list[Any]:
         """Send packed commands together, once, and return the replies."""
@@ -152,7 +152,7 @@ class Client:
         cause: Transient | None = None
         while True:
             try:
-                return await self.execute(*commands, silence=min(timeout, self._silence))
+                return await self.execute(*commands, silence=min(timeout, self.silence))
             except Transient as error:
                 if cause is None or not isinstance(error.__cause__, TimeoutError):
                     cause = error  # A timeout explains less than any other failure.
@@ -170,7 +170,7 @@ class Client:
         """
         if not in_full:
             with suppress(NoScriptError):
-                return (await self.send((self._request(verb, reply, arguments),), self._silence))[0]
+                return (await self.send((self._request(verb, reply, arguments),), self.silence))[0]
         keys = (*self.settings.keys.fixed, reply)
         return (await self.execute(("EVAL", script(verb).source, len(keys), *keys, *arguments)))[0]
 
@@ -178,7 +178,7 @@ class Client:
         """Return the reply of ``insert`` for a plain job. Raise ``NoScriptError`` if the server lacks it."""
         if self._plain_insert is None:
             self._plain_insert = PlainInsert(self.settings.keys, script("insert").digest, self._replies_kept)
-        return (await self.send((self._plain_insert.request(job, token),), self._silence))[0]
+        return (await self.send((self._plain_insert.request(job, token),), self.silence))[0]
 
     def _request(self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int]) -> bytes:
         """Return the packed call of a script. The part that all calls of the verb share is packed once."""

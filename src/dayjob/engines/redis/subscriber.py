@@ -51,7 +51,13 @@ Reply = TypeVar("Reply")
 class _Call(Struct):
     expected: int
     on_replies: OnReplies
+    limit: asyncio.TimerHandle | None = None
     replies: list[Any] = field(default_factory=list)
+
+    def end(self, replies: list[Any] | None) -> None:
+        if self.limit is not None:
+            self.limit.cancel()
+        self.on_replies(replies)
 
 
 class Subscriber:
@@ -140,7 +146,7 @@ class Subscriber:
             checking.cancel()
             calls, self._calls = self._calls, deque()
             for call in calls:
-                call.on_replies(None)
+                call.end(None)
 
     def _on_reply(self, connection: Connection, reply: Any) -> None:
         self._received = True
@@ -149,7 +155,7 @@ class Subscriber:
             call.replies.append(reply)
             if len(call.replies) == call.expected:
                 self._calls.popleft()
-                call.on_replies(call.replies)
+                call.end(call.replies)
         elif reply[0] == b"message":
             self._act(reply[1], self._publish, reply[1], reply[2])
 
@@ -157,8 +163,10 @@ class Subscriber:
         """Send an acknowledgment, and block behind it on the list. One write costs less than two."""
         requests = self._wait
         if acknowledgment is not None:
-            requests = acknowledgment[0] + requests
-            self._calls.append(_Call(*acknowledgment[1:]))
+            acknowledge, expected, on_replies = acknowledgment
+            requests = acknowledge + requests
+            limit = asyncio.get_running_loop().call_later(self._client.silence, connection.close)
+            self._calls.append(_Call(expected, on_replies, limit))
         self._calls.append(_Call(1, partial(self._on_handoff, connection)))
         connection.write(requests)
 
