@@ -117,7 +117,7 @@ async def redis_latency(run: Run, engine: str) -> list[Result]:
             figures=f"{millis(median(found))} vs {millis(median(peer))}",
             value=paired_ratio(found, peer),
             unit="×",
-            at_most=1.0,
+            at_most=0.9,
         )
     ]
 
