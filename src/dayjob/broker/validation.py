@@ -259,13 +259,16 @@ class Validator:
         return op
 
     def _bytes(self, value: object, what: str) -> bytes:
-        if type(value) is not bytes:
-            if not isinstance(value, bytes | bytearray | memoryview):
-                raise TypeError(f"the {what} is a {type(value).__name__}: encode it to bytes")
-            value = bytes(value)
-        if len(value) > self._max_payload:
-            raise PayloadTooLarge(len(value), self._max_payload, what)
-        return value
+        if type(value) is bytes:
+            if len(value) > self._max_payload:
+                raise PayloadTooLarge(len(value), self._max_payload, what)
+            return value
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"the {what} is a {type(value).__name__}: encode it to bytes")
+        size = value.nbytes if isinstance(value, memoryview) else len(value)
+        if size > self._max_payload:
+            raise PayloadTooLarge(size, self._max_payload, what)
+        return bytes(value)
 
 
 def error_text(error: str | BaseException | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, QueueStats
+from dayjob.engines.record import Corrupt
 from dayjob.engines.redis import record
 from tests.support.arrange import claim_one
 
@@ -20,7 +21,7 @@ async def test_a_quarantine_after_the_claim_has_ended_does_not_end_the_next_clai
 
     def corrupt(*_: Any) -> Any:
         monkeypatch.setattr(record, "claimed_job", claimed_job)
-        raise record.Corrupt("headers")
+        raise Corrupt("headers")
 
     async def end_the_claim(name: str, *given: Any, **named: Any) -> Any:
         if name == "quarantine":

@@ -29,6 +29,7 @@ from dayjob.engines.base import (
     SettleOp,
     Token,
 )
+from dayjob.engines.record import Corrupt
 from dayjob.engines.redis import arguments, queries, record
 from dayjob.engines.redis.arguments import Arguments
 from dayjob.engines.redis.client import Client, Command
@@ -218,7 +219,7 @@ class RedisEngine:
             for key, blob, payload in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
                 try:
                     jobs.append(record.claimed_job(key, blob, payload))
-                except record.Corrupt as error:
+                except Corrupt as error:
                     keys.append(key)
                     errors += (record.claim_of(blob), str(error))
                     ended.append(record.quarantined_job(key, blob, str(error)))

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from dayjob.engines.base import ClaimRequest
+from dayjob.engines.record import Corrupt
 from dayjob.engines.redis import record
 from dayjob.engines.redis.client import Client, Command, packed
 from dayjob.engines.redis.waiting_claims import Handoff, WaitingClaims
@@ -104,7 +105,7 @@ class Handoffs:
             return None
         try:
             job = record.claimed_job(handoff.key, handoff.record, b"")
-        except record.Corrupt:
+        except Corrupt:
             return None
         return job if self._server_time.is_recent(job.claimed_us or 0) else None
 

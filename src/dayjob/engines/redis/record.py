@@ -21,7 +21,7 @@ from zlib import crc32
 import msgspec
 
 from dayjob.engines.base import Insertion, RetentionTimes, SettleOp
-from dayjob.engines.record import corrupt_text
+from dayjob.engines.record import Corrupt, corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import EndedJob, Failure, Job, JobState
 from dayjob.model.limits import Units
@@ -92,10 +92,6 @@ class Facts(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_facts = msgspec.msgpack.Decoder(Facts).decode
-
-
-class Corrupt(Exception):
-    """The facts of a record can't be decoded, or its payload is gone; the text has the reason."""
 
 
 class Unreadable(Exception):
