@@ -216,8 +216,8 @@ MUTATIONS = (
         "engines/redis/test_hostile_messages.py",
     ),
     Mutation(
-        "a lost acknowledgment is not repeated", _REDIS, "engines/redis/subscriber.py",
-        "                call.end(None)\n", "                pass\n",
+        "a lost acknowledgment is not repeated", _REDIS, _HANDOFFS,
+        "self._in_background(self._acknowledge_again(handoff))", "handoff.end()",
         "engines/redis/test_lost_handoffs.py",
     ),
     Mutation(
