@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dayjob.testing import ManualClock
-from dayjob.worker.pool_limit import AHEAD, GROWTH, IDLE, RunRate
+from dayjob.worker.run_rate import AHEAD, GROWTH, IDLE, RunRate
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     clock = ManualClock()
-    monkeypatch.setattr("dayjob.worker.pool_limit.SYSTEM", clock)
+    monkeypatch.setattr("dayjob.worker.run_rate.SYSTEM", clock)
     return clock
 
 

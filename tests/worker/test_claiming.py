@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dayjob import App, Broker, ConfigError, Job, NewJob, Worker
 from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.fetcher import Fetcher
-from dayjob.worker.pool_limit import RunRate
+from dayjob.worker.run_rate import RunRate
 from tests.support.staging import Stage
 from tests.support.workers import MakeApp, pause, run_until_idle, until, with_timeout, working
 

@@ -30,7 +30,8 @@ from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.threads import call_on
 from dayjob.task import Pool
 from dayjob.worker.executor import Executor, Run, describe
-from dayjob.worker.pool_limit import PoolLimit, RunRate, take
+from dayjob.worker.pool_limit import PoolLimit, take
+from dayjob.worker.run_rate import RunRate
 from dayjob.worker.thread_pool import ThreadPool
 from dayjob.worker.thread_runs import ThreadRuns
 
