@@ -16,7 +16,7 @@ from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import id_key
 from dayjob.runtime import ids
-from tests.engines.postgres.query_plans import Session, open_session
+from tests.engines.postgres.query_plans import blocks, open_session
 from tests.support.arrange import quiet
 from tests.support.servers.postgres import server_url, with_options
 from tests.support.waiting import turns, until, with_timeout
@@ -399,24 +399,6 @@ async def test_no_job_overtakes_one_that_returns_while_a_claim_waits(
 
 
 # Blocks.
-
-
-def blocks(session: Session, sql: str) -> int:
-    """Return the blocks of shared buffers that a statement reads: the least of five runs, each rolled back.
-
-    Some runs read more: the first one plans, and so does one after an autovacuum has changed the table's
-    statistics.
-    """
-    return min(_blocks_once(session, sql) for _ in range(5))
-
-
-def _blocks_once(session: Session, sql: str) -> int:
-    session.execute("BEGIN")
-    found = session.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}").fetchone()
-    session.execute("ROLLBACK")
-    assert found is not None
-    plan = found[0][0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 BLOCKED = """

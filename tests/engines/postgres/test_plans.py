@@ -24,8 +24,10 @@ from tests.engines.postgres.query_plans import (
     fill,
     indexes_of,
     open_session,
+    say_empty,
     sorts_jobs,
     steps,
+    whole_reads,
 )
 from tests.support.servers.postgres import server_url, with_options
 
@@ -92,6 +94,20 @@ SMALL = {
 
 FUNCTIONS = {"claim_limited", "finish_limits", "set_limit"}
 """Calls of a function that reads the jobs. ``test_limits.py`` measures the blocks that they read."""
+
+OF_CALLERS = {
+    "conflicts", "count_backlog", "finish_limits", "hold_keys", "insert", "insert_plain", "insert_reserving",
+    "insert_skipping", "lock_holders", "next_turns", "replace_calls", "save_turns", "set_turns",
+    "unreserve_ids",
+}  # fmt: skip
+"""Statements that read tables in a caller's transaction, with the settings of its session."""
+
+READS_WHOLE = {
+    "became_pending", "cancel_requests", "claimed", "finished_keys", "fold_counters", "limit_use", "limited_keys",
+    "next_due", "paused", "pending_queues", "priorities", "remove_idle", "running_keys", "scheduled_keys",
+    "stats",
+}  # fmt: skip
+"""Statements that read a whole index or table, or one of them in its order up to a limit."""
 
 COMPOSED = {"find"}
 """Completed by the caller; see the listings below."""
@@ -199,7 +215,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "remove_idle": lambda n: f"NULL, {n}",
     "renew": lambda n: f"NULL, {some(n)}, {some(n)}, {each(n, '30')}",
     "replace_calls": lambda n: ", ".join(
-        ["NULL", some(n), *(each(n, value) for value in ("1", "1", "1", "task", "payload", "{}", "t"))]
+        ["NULL", some(n), *(each(n, value) for value in ("1", "1", "1", "task", "payload", '"{}"', "t"))]
     ),
     "requeue": lambda n: f"{ID}, NULL, {some(n)}",
     "reschedule": lambda n: f"{ID}, NULL, {some(n)}, {each(n, '1')}, {each(n, '1')}",
@@ -270,6 +286,7 @@ def check(found: dict[str, Plan]) -> None:
 
 @dataclass
 class ManyJobs:
+    schema: str
     statements: Statements
     early: dict[str, Plan]
     """The plans that were cached while the table was empty."""
@@ -300,7 +317,7 @@ def many_jobs() -> Iterator[ManyJobs]:
                     "ANALYZE dayjob.jobs, dayjob.counters, dayjob.replies, dayjob.kv, dayjob.documents"
                 )
             )
-            yield ManyJobs(statements, planned_early)
+            yield ManyJobs(schema, statements, planned_early)
         finally:
             console.execute(f"DROP SCHEMA {schema} CASCADE")
 
@@ -331,13 +348,50 @@ def test_every_statement_uses_its_index(many_jobs: ManyJobs, as_the_engine: bool
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-def test_documents_are_found_by_their_primary_key(many_jobs: ManyJobs, mode: str) -> None:
+def test_every_statement_uses_its_index_if_the_statistics_say_that_all_tables_are_empty(
+    many_jobs: ManyJobs, mode: str
+) -> None:
+    """A vacuum writes so if nearly all rows that it saw were dead. A scan of the table then seems cheap."""
     with closing(prepared(many_jobs.statements, as_the_engine=True)) as session:
         session.execute(f"SET plan_cache_mode = {mode}")
+        session.execute("BEGIN")
+        say_empty(session, many_jobs.schema)
+        for count in (1, 100, 1000):
+            check(plans(session, count))
+            whole = {
+                name.removesuffix(REVERSED)
+                for name, of in PARAMETERS.items()
+                if whole_reads(explain(session, name, of(count)))
+            }
+            assert whole == READS_WHOLE
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_a_callers_session_reads_no_whole_table_if_the_statistics_say_that_all_are_empty(
+    many_jobs: ManyJobs, mode: str
+) -> None:
+    with closing(prepared(many_jobs.statements, as_the_engine=False)) as session:
+        session.execute(f"SET plan_cache_mode = {mode}")
+        session.execute("BEGIN")
+        say_empty(session, many_jobs.schema)
         for count in (1, 100):
+            found = {name: by for name, (by, _) in plans(session, count).items()}
+            assert {name: found[name] for name in OF_CALLERS} == {name: EXPECTED[name] for name in OF_CALLERS}
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("as_empty", [False, True], ids=["true statistics", "statistics of empty tables"])
+def test_documents_are_found_by_their_primary_key(many_jobs: ManyJobs, as_empty: bool, mode: str) -> None:
+    with closing(prepared(many_jobs.statements, as_the_engine=True)) as session:
+        session.execute(f"SET plan_cache_mode = {mode}")
+        session.execute("BEGIN")
+        if as_empty:
+            say_empty(session, many_jobs.schema)
+        for count in (1, 100, 1000):
             for name in ("documents", "compare_and_set"):
                 plan = explain(session, name, PARAMETERS[name](count))
                 assert indexes_of(plan, "documents") == {"documents_pkey"}, name
+                assert whole_reads(plan) == set(), name
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])

@@ -92,9 +92,19 @@ COMPOSED = {"find"}
 """Statements that the caller composes; see the listings below."""
 
 
-@pytest.fixture(scope="module")
-def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
-    """A file with a hundred thousand jobs in all states, and statistics."""
+STATISTICS = {
+    "true": "",
+    "none": "DELETE FROM sqlite_stat1",
+    "of one job": "UPDATE sqlite_stat1 SET stat = '1 1 1 1 1 1'",
+}
+"""How the statistics of the file are changed. dayjob collects none, but another program may, at any time."""
+
+
+@pytest.fixture(scope="module", params=STATISTICS)
+def connection(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[sqlite3.Connection]:
+    """A file with a hundred thousand jobs in all states."""
     path = tmp_path_factory.mktemp("plans") / "jobs.db"
 
     async def create() -> None:
@@ -142,7 +152,10 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
             """
         )
     connection.execute("ANALYZE")
+    assert connection.execute("SELECT count(*) FROM sqlite_stat1").fetchone()[0] > 5
+    connection.execute(STATISTICS[request.param])
     connection.commit()
+    connection.execute("ANALYZE sqlite_schema")  # Reads them anew.
     yield connection
     connection.close()
 
@@ -186,7 +199,6 @@ def test_the_file_is_big_and_mixed(connection: sqlite3.Connection) -> None:
     counts = dict(connection.execute("SELECT state, count(*) FROM dayjob_jobs GROUP BY state").fetchall())
     assert sum(counts.values()) == JOBS
     assert len(counts) == 6
-    assert connection.execute("SELECT count(*) FROM sqlite_stat1").fetchone()[0] > 5
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -59,6 +59,7 @@ BATCH = 10_000
 _REPLY_RETENTION = 600 * SECOND
 
 SESSION_SETTINGS = {
+    "enable_bitmapscan": "off",
     "enable_seqscan": "off",
     "jit": "off",
     "lock_timeout": "250ms",
@@ -69,9 +70,9 @@ SESSION_SETTINGS = {
 
 The timeout of the URL bounds a statement. A ``statement_timeout`` of the role would fail large batches.
 
-A statement may be planned while its table is empty, and must not scan the table once it is large. No
-statement has a better plan for some parameters than for others. Planning a claim takes as long as claiming a
-hundred jobs, so each statement is planned once.
+A statement may be planned while its table is empty, and must not scan the table once it is large. A bitmap
+scan has no order: a claim would sort all pending jobs. No statement has a better plan for some parameters
+than for others. Planning a claim takes as long as claiming a hundred jobs, so each statement is planned once.
 """
 
 SET_LOCAL = "".join(f"SET LOCAL {name} = '{value}'; " for name, value in SESSION_SETTINGS.items())

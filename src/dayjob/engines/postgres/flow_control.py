@@ -17,6 +17,9 @@ from dayjob.model.job import Enqueued, id_text
 Run = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 """Runs a statement by its name, in the transaction."""
 
+_REPLACED_AT_ONCE = 100
+"""Calls of one statement. In a caller's session the server may scan a small table for each of them."""
+
 
 def is_limited(job: Insertion) -> bool:
     """Whether the job has limits or a turn, so that ``claim_limited`` claims it."""
@@ -82,11 +85,14 @@ class Placement:
         """
         if self._new:
             self._topics += await self._finish_limits([])
-        rows = await self._run("replace_calls", self._now, *call_columns(calls))
-        topics, departed = rows[0]
-        self._topics += topics
-        if departed is not None:
-            self.departed.append(departed)
+        holders = list(calls)
+        for first in range(0, len(holders), _REPLACED_AT_ONCE):
+            part = {id: calls[id] for id in holders[first : first + _REPLACED_AT_ONCE]}
+            rows = await self._run("replace_calls", self._now, *call_columns(part))
+            topics, departed = rows[0]
+            self._topics += topics
+            if departed is not None:
+                self.departed.append(departed)
 
     async def _finish_limits(self, departed: Sequence[str]) -> list[str]:
         new, self._new = self._new, []

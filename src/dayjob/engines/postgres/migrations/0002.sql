@@ -16,4 +16,4 @@ CREATE TABLE dayjob.notes (
 
 -- Dead jobs by finish time, of all queues and of one.
 CREATE INDEX CONCURRENTLY jobs_dead ON dayjob.jobs (finished_at, id) WHERE state = 'dead';
-CREATE INDEX CONCURRENTLY jobs_dead_of ON dayjob.jobs (queue, finished_at, id) WHERE state = 'dead';
+CREATE INDEX CONCURRENTLY jobs_dead_of ON dayjob.jobs (queue, finished_at, id) WHERE state = 'dead' AND queue <> '';

@@ -146,11 +146,11 @@ CREATE FUNCTION dayjob.wake_lines(
             SELECT given.name, given.freed, buckets.running, buckets.tat, buckets.due,
                 settings.most, settings.rate, settings.per, settings.burst
             FROM unnest(names, freed) AS given (name, freed)
-            JOIN dayjob.buckets ON buckets.name = given.name
+            JOIN dayjob.buckets ON buckets.name = ANY (ARRAY[given.name])
             CROSS JOIN LATERAL dayjob.settings_of(given.name) AS settings
             WHERE buckets.due IS NOT NULL
-                OR EXISTS (SELECT FROM dayjob.jobs WHERE jobs.state = 'limited' AND jobs.limited_by = given.name)
-            ORDER BY buckets.name
+                OR EXISTS (SELECT FROM dayjob.jobs WHERE jobs.state = 'limited' AND jobs.limited_by = given.name OFFSET 0)
+            ORDER BY given.name COLLATE "C"
         LOOP
             due_then := NULL;
             line := '';
@@ -401,6 +401,7 @@ CREATE FUNCTION dayjob.finish_limits(given bigint, departed dayjob.departure[], 
                 WHERE new.id = ANY (ids) AND new.state || '' = 'pending' AND EXISTS (
                     SELECT FROM dayjob.jobs
                     WHERE jobs.state = 'limited' AND jobs.limited_by = pair ->> 0 AND jobs.queue = new.queue
+                    OFFSET 0
                 )
             );
             IF names <> '{}' THEN
@@ -427,7 +428,7 @@ CREATE FUNCTION dayjob.finish_limits(given bigint, departed dayjob.departure[], 
                         FROM dayjob.jobs AS new
                         WHERE new.id = ANY (ids) AND new.state || '' = 'pending' AND new.limits IS NOT NULL
                     ) AS found
-                    WHERE jobs.id = found.id AND found.name IS NOT NULL
+                    WHERE jobs.id = ANY (ARRAY[found.id]) AND found.name IS NOT NULL
                     RETURNING jobs.queue
                 )
                 INSERT INTO dayjob.counters (queue, pending, limited)
@@ -748,22 +749,25 @@ CREATE FUNCTION dayjob.claim_limited(
                         WHERE jobs.ctid = picked[cardinality(picked)];
                     END IF;
                     IF must_look THEN
-                        SELECT held || array_agg(coalesce(pair ->> 0, '')), held_priorities || array_agg(jobs.priority),
-                            held_turns || array_agg(jobs.turn), held_ids || array_agg(jobs.id)
+                        SELECT held || array_agg(coalesce(pair ->> 0, '')), held_priorities || array_agg(job.priority),
+                            held_turns || array_agg(job.turn), held_ids || array_agg(job.id)
                         INTO held, held_priorities, held_turns, held_ids
                         FROM unnest(from_priorities, from_turns, from_ids, until_priorities, until_turns, until_ids)
                             AS range (from_priority, from_turn, from_id, until_priority, until_turn, until_id)
-                        JOIN dayjob.jobs
-                            ON (jobs.priority, jobs.turn, jobs.id) >= (range.from_priority, range.from_turn, range.from_id)
-                            AND (jobs.priority, jobs.turn, jobs.id) <= (range.until_priority, range.until_turn, range.until_id)
-                        LEFT JOIN LATERAL jsonb_array_elements(jobs.limits) AS pair ON true
-                        WHERE jobs.queue = from_queue AND jobs.state = 'pending' AND jobs.id IS DISTINCT FROM after_id
-                            AND (jobs.priority, jobs.turn, jobs.id) < (
-                                CASE WHEN cardinality(picked) < examined THEN 9223372036854775807 ELSE last.priority END,
-                                last.turn, last.id
-                            )
-                            AND (jobs.expires_at > moment OR jobs.expires_at IS NULL OR jobs.attempts > 0)
-                            AND jobs.ctid <> ALL (picked);
+                        CROSS JOIN LATERAL (
+                            SELECT jobs.priority, jobs.turn, jobs.id, jobs.limits FROM dayjob.jobs
+                            WHERE jobs.queue = from_queue AND jobs.state = 'pending' AND jobs.id IS DISTINCT FROM after_id
+                                AND (jobs.priority, jobs.turn, jobs.id) >= (range.from_priority, range.from_turn, range.from_id)
+                                AND (jobs.priority, jobs.turn, jobs.id) <= (range.until_priority, range.until_turn, range.until_id)
+                                AND (jobs.priority, jobs.turn, jobs.id) < (
+                                    CASE WHEN cardinality(picked) < examined THEN 9223372036854775807 ELSE last.priority END,
+                                    last.turn, last.id
+                                )
+                                AND (jobs.expires_at > moment OR jobs.expires_at IS NULL OR jobs.attempts > 0)
+                                AND jobs.ctid <> ALL (picked)
+                            OFFSET 0
+                        ) AS job
+                        LEFT JOIN LATERAL jsonb_array_elements(job.limits) AS pair ON true;
                         must_look := false;
                     END IF;
                     IF held <> '{}' THEN
@@ -825,7 +829,7 @@ CREATE FUNCTION dayjob.claim_limited(
                     ELSIF NOT names <@ locked THEN
                         INSERT INTO dayjob.buckets (name)
                         SELECT missing FROM unnest(names) AS missing
-                        WHERE NOT EXISTS (SELECT FROM dayjob.buckets WHERE buckets.name = missing)
+                        WHERE NOT EXISTS (SELECT FROM dayjob.buckets WHERE buckets.name = missing OFFSET 0)
                         ON CONFLICT DO NOTHING;
                         PERFORM FROM dayjob.buckets WHERE buckets.name = ANY (names) FOR UPDATE SKIP LOCKED;
                         GET DIAGNOSTICS place = ROW_COUNT;
@@ -898,7 +902,7 @@ CREATE FUNCTION dayjob.claim_limited(
                     IF cardinality(created) < cardinality(names) THEN
                         UPDATE dayjob.buckets SET running = bucket.running + bucket.total
                         FROM unnest(names, used, totals) AS bucket (name, running, total)
-                        WHERE buckets.name = bucket.name AND buckets.running <> bucket.running + bucket.total;
+                        WHERE buckets.name = ANY (ARRAY[bucket.name]) AND buckets.running <> bucket.running + bucket.total;
                     END IF;
                     claimed := claimed || places;
                     claimed_here := claimed_here + found;
@@ -1009,7 +1013,7 @@ CREATE FUNCTION dayjob.claim_limited(
                 IF names <> '{}' THEN
                     UPDATE dayjob.buckets SET running = bucket.running, tat = bucket.tat
                     FROM unnest(names, used, tats) AS bucket (name, running, tat)
-                    WHERE buckets.name = bucket.name AND (buckets.running <> bucket.running OR buckets.tat <> bucket.tat);
+                    WHERE buckets.name = ANY (ARRAY[bucket.name]) AND (buckets.running <> bucket.running OR buckets.tat <> bucket.tat);
                     to_wake := to_wake || names;
                     to_wake_freed := to_wake_freed || freed;
                 END IF;
@@ -1084,9 +1088,13 @@ CREATE FUNCTION dayjob.next_turns(queues text[], tenants text[]) RETURNS TABLE (
         ORDER BY 1, 2
         ON CONFLICT ON CONSTRAINT tenant_turns_pkey DO UPDATE SET turn = 0 WHERE false;
         RETURN QUERY
-            SELECT tenants.queue, tenants.tenant, coalesce(passed.turn, 1), tenants.turn
+            SELECT given.queue, given.tenant, coalesce(passed.turn, 1), found.turn
             FROM unnest(queues, tenants) AS given (queue, tenant)
-            JOIN dayjob.tenant_turns AS tenants ON tenants.queue = given.queue AND tenants.tenant = given.tenant
+            CROSS JOIN LATERAL (
+                SELECT tenants.turn FROM dayjob.tenant_turns AS tenants
+                WHERE tenants.queue = given.queue AND tenants.tenant = given.tenant
+                OFFSET 0
+            ) AS found
             LEFT JOIN dayjob.queue_turns AS passed ON passed.queue = given.queue;
     END
     $$;

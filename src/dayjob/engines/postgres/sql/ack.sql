@@ -10,7 +10,7 @@ WITH :CLOCK,
 removed AS (
     DELETE FROM dayjob.jobs
     USING unnest($3::text::uuid[], $4::text::uuid[]) WITH ORDINALITY AS op (id, claim, number)
-    WHERE $6::bigint = 0 AND jobs.id = op.id AND jobs.claim = op.claim AND jobs.state || '' = 'running'
+    WHERE $6::bigint = 0 AND jobs.id = ANY (ARRAY[op.id]) AND jobs.claim = op.claim AND jobs.state || '' = 'running'
     RETURNING op.number, jobs.queue, jobs.limits
 ),
 saved AS (
@@ -19,7 +19,7 @@ saved AS (
         lease_expires_at = NULL, held_key = NULL,
         result = CASE WHEN cardinality($7::bytea[]) = 1 THEN ($7::bytea[])[1] ELSE op.result END
     FROM clock, unnest($3::text::uuid[], $4::text::uuid[], $7::bytea[]) WITH ORDINALITY AS op (id, claim, result, number)
-    WHERE $6 <> 0 AND jobs.id = op.id AND jobs.claim = op.claim AND jobs.state || '' = 'running'
+    WHERE $6 <> 0 AND jobs.id = ANY (ARRAY[op.id]) AND jobs.claim = op.claim AND jobs.state || '' = 'running'
     RETURNING op.number, jobs.queue, jobs.limits
 ),
 ended AS MATERIALIZED (

@@ -24,7 +24,7 @@ saved AS (
     SET state = 'cancelled', finished_at = clock.now, held_key = NULL, limited_by = NULL,
         remove_at = CASE WHEN found.retention > 0 THEN clock.now + found.retention END
     FROM clock, found
-    WHERE jobs.id = found.id AND found.state <> 'running' AND found.retention <> 0
+    WHERE jobs.id = ANY (ARRAY[found.id]) AND found.state <> 'running' AND found.retention <> 0
     RETURNING jobs.id
 ),
 counted AS (

@@ -13,9 +13,9 @@ given AS MATERIALIZED (
 ),
 found AS MATERIALIZED (
     SELECT documents.kind, documents.name
-    FROM given JOIN dayjob.documents ON documents.kind = given.kind AND documents.name = given.name
+    FROM given JOIN dayjob.documents ON documents.kind = ANY (ARRAY[given.kind]) AND documents.name = ANY (ARRAY[given.name])
     WHERE documents.value = given.expected
-    ORDER BY documents.kind, documents.name
+    ORDER BY given.kind COLLATE "C", given.name COLLATE "C"
     FOR UPDATE OF documents
 ),
 inserted AS (
@@ -34,13 +34,13 @@ changed AS (
     UPDATE dayjob.documents
     SET value = given.value, written_at = clock.now
     FROM clock, result, given
-    WHERE documents.kind = given.kind AND documents.name = given.name
+    WHERE documents.kind = ANY (ARRAY[given.kind]) AND documents.name = ANY (ARRAY[given.name])
         AND given.expected IS NOT NULL AND given.value IS NOT NULL AND result.written
 ),
 removed AS (
     DELETE FROM dayjob.documents
     USING result, given
-    WHERE documents.kind = given.kind AND documents.name = given.name
+    WHERE documents.kind = ANY (ARRAY[given.kind]) AND documents.name = ANY (ARRAY[given.name])
         AND given.expected IS NOT NULL AND given.value IS NULL AND result.written
 ),
 stored AS (

@@ -34,7 +34,7 @@ saved AS (
         claimed_at = CASE WHEN ended.state = 'dead' THEN jobs.claimed_at END,
         worker = CASE WHEN ended.state = 'dead' THEN jobs.worker END
     FROM clock, ended
-    WHERE jobs.id = ended.id AND ended.retention <> 0
+    WHERE jobs.id = ANY (ARRAY[ended.id]) AND ended.retention <> 0
 ),
 counted AS (
     INSERT INTO dayjob.counters (queue, running, pending, dead)

@@ -10,7 +10,7 @@ ended AS (
         remove_at = NULL, held_key = NULL, last_error = corrupt.error,
         errors = (errors || jsonb_build_array(attempts, clock.now, worker, corrupt.error)::text)[greatest(cardinality(errors) + 2 - :ERRORS_KEPT, 1):]
     FROM clock, unnest($3::uuid[], $4::text[]) AS corrupt (id, error)
-    WHERE jobs.id = corrupt.id AND jobs.claim = $2 AND jobs.state || '' = 'running'
+    WHERE jobs.id = ANY (ARRAY[corrupt.id]) AND jobs.claim = $2 AND jobs.state || '' = 'running'
     RETURNING queue, limits
 ),
 counted AS (

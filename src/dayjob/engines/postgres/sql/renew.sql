@@ -7,5 +7,5 @@ WITH clock AS MATERIALIZED (
 UPDATE dayjob.jobs
 SET lease_expires_at = clock.now + renewal.lease
 FROM clock, unnest($2::uuid[], $3::uuid[], $4::bigint[]) AS renewal (id, claim, lease)
-WHERE jobs.id = renewal.id AND jobs.claim = renewal.claim AND jobs.state || '' = 'running'
+WHERE jobs.id = ANY (ARRAY[renewal.id]) AND jobs.claim = renewal.claim AND jobs.state || '' = 'running'
 RETURNING jobs.id, jobs.claim, jobs.lease_expires_at, jobs.cancel_requested

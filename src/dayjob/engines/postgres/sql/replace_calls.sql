@@ -9,7 +9,7 @@ given AS MATERIALIZED (
         least(coalesce(call.run_at, clock.now + call.delay, clock.now), jobs.enqueued_at + call.max_delay) AS due
     FROM clock, unnest($2::text[]::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], :CALL_ARRAYS)
         AS call (id, run_at, delay, max_delay, :CALL_NAMES)
-    JOIN dayjob.jobs ON jobs.id = call.id
+    JOIN dayjob.jobs ON jobs.id = ANY (ARRAY[call.id])
 ),
 saved AS (
     UPDATE dayjob.jobs
@@ -17,7 +17,7 @@ saved AS (
         state = CASE WHEN given.due > clock.now THEN 'scheduled' ELSE 'pending' END, limited_by = NULL,
         late = pg_current_xact_id()
     FROM clock, given
-    WHERE jobs.id = given.id
+    WHERE jobs.id = ANY (ARRAY[given.id])
     RETURNING jobs.queue, given.before, jobs.state, given.limits, given.limited_by
 ),
 :COUNT_MOVED

@@ -7,7 +7,7 @@ waiting AS MATERIALIZED (
         CASE WHEN change.run_at IS NULL THEN CASE jobs.state WHEN 'limited' THEN 'pending' ELSE jobs.state END
             WHEN change.run_at > clock.now THEN 'scheduled' ELSE 'pending' END AS state
     FROM clock, unnest($3::uuid[], $4::bigint[], $5::bigint[]) AS change (id, run_at, priority)
-    JOIN dayjob.jobs ON jobs.id = change.id
+    JOIN dayjob.jobs ON jobs.id = ANY (ARRAY[change.id])
     WHERE jobs.state || '' IN ('pending', 'scheduled', 'limited')
     FOR UPDATE OF jobs
 ),
@@ -16,7 +16,7 @@ saved AS (
     SET run_at = coalesce(waiting.run_at, jobs.run_at), priority = coalesce(waiting.priority, jobs.priority),
         state = waiting.state, limited_by = NULL, late = pg_current_xact_id()
     FROM waiting
-    WHERE jobs.id = waiting.id
+    WHERE jobs.id = ANY (ARRAY[waiting.id])
     RETURNING jobs.id, jobs.queue, waiting.before, waiting.state, waiting.limits, waiting.limited_by
 ),
 :COUNT_MOVED,

@@ -1,5 +1,5 @@
--- Store the next free turns of tenants.
+-- Store the next free turns of tenants, which the transaction has locked.
 -- $1 queues  $2 tenants  $3 turns
-UPDATE dayjob.tenant_turns SET turn = given.turn
-FROM unnest($1::text[], $2::text[], $3::bigint[]) AS given (queue, tenant, turn)
-WHERE tenant_turns.queue = given.queue AND tenant_turns.tenant = given.tenant
+INSERT INTO dayjob.tenant_turns (queue, tenant, turn)
+SELECT queue, tenant, turn FROM unnest($1::text[], $2::text[], $3::bigint[]) AS given (queue, tenant, turn)
+ON CONFLICT (queue, tenant) DO UPDATE SET turn = excluded.turn

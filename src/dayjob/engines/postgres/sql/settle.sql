@@ -26,7 +26,7 @@ current AS MATERIALIZED (
         id, claim, transition, error, delay, result, progress, retain_done, retain_dead, retain_cancelled, max_attempts,
         number, charges
     )
-    JOIN dayjob.jobs ON jobs.id = op.id
+    JOIN dayjob.jobs ON jobs.id = ANY (ARRAY[op.id])
     WHERE jobs.claim = op.claim AND jobs.state || '' = 'running'
     FOR UPDATE OF jobs
 ),
@@ -61,7 +61,7 @@ saved AS (
             THEN (jobs.errors || jsonb_build_array(jobs.attempts, clock.now, jobs.worker, settled.error)::text)[greatest(cardinality(jobs.errors) + 2 - :ERRORS_KEPT, 1):]
             ELSE jobs.errors END
     FROM clock, settled
-    WHERE jobs.id = settled.id AND settled.retention <> 0
+    WHERE jobs.id = ANY (ARRAY[settled.id]) AND settled.retention <> 0
 ),
 counted AS (
     INSERT INTO dayjob.counters (queue, running, pending, scheduled, done, dead, cancelled)
