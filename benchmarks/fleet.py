@@ -31,6 +31,8 @@ from dayjob import App, BrokerConfig, Retention, Worker
 from dayjob.worker.process_memory import collect_less_often
 
 BACKLOG = 10_000
+STEADY_RATE = 20_000
+"""Jobs a second that pass through the backlog, at most."""
 
 _RUNNING = "SELECT FROM dayjob.jobs WHERE state = 'running'"
 _BATCH = 1000
@@ -128,15 +130,17 @@ async def drain_for(url: str, seconds: int) -> Answer:
 
 
 async def churn(url: str, jobs: int, first: str) -> Answer:
-    """Run a worker and a producer at a steady backlog. Return the MiB after the first jobs and after all."""
+    """Run a worker and a producer at a steady rate. Return the MiB after the first jobs and after all."""
     sizes = []
     async with make_app(url) as app, connection(url) as database:
         await _fill(app, BACKLOG)
         added = BACKLOG
         async with working(app):
+            began = time.perf_counter()
             for end in (int(first), jobs):
                 while len(starts) < end:
-                    if added - len(starts) < BACKLOG:
+                    is_early = added > BACKLOG + STEADY_RATE * (time.perf_counter() - began)
+                    if added - len(starts) < BACKLOG and not is_early:
                         await _fill(app, _BATCH)
                         added += _BATCH
                     else:
