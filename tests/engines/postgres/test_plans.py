@@ -103,9 +103,9 @@ OF_CALLERS = {
 """Statements that read tables in a caller's transaction, with the settings of its session."""
 
 READS_WHOLE = {
-    "became_pending", "cancel_requests", "claimed", "finished_keys", "fold_counters", "limit_use", "limited_keys",
-    "next_due", "paused", "pending_queues", "priorities", "remove_idle", "running_keys", "scheduled_keys",
-    "stats",
+    "became_pending", "cancel_requests", "claimed", "finished_keys", "fold_counters", "limit_use",
+    "limited_keys", "next_due", "paused", "pending_queues", "priorities", "remove_idle", "running_keys",
+    "scheduled_keys", "stats",
 }  # fmt: skip
 """Statements that read a whole index or table, or one of them in its order up to a limit."""
 
