@@ -1,4 +1,4 @@
-"""One worker process drains no-op jobs: ``python -m benchmarks.drains KIND STORE JOBS [TASK]``.
+"""One worker process drains no-op jobs: ``python -m benchmarks.drains KIND STORE JOBS [TASK [CONCURRENCY]]``.
 
 Prints a line of JSON. Each kind runs in its own process, so that none slows down another. The rate is
 measured from the first start of a handler to the last, as for the peers.
@@ -49,11 +49,13 @@ def make_app(url: str, *, retain: bool = False) -> App:
     return app
 
 
-async def drain(url: str, jobs: int, task: str, *, retain: bool = False) -> dict[str, float]:
+async def drain(
+    url: str, jobs: int, task: str, concurrency: str = "100", *, retain: bool = False
+) -> dict[str, float]:
     async with make_app(url, retain=retain) as app:
         await _fill(app, jobs, task)
         starts.clear()
-        await Worker(app).run_until_idle()
+        await Worker(app, concurrency=int(concurrency)).run_until_idle()
     return drain_rate(jobs)
 
 
@@ -151,7 +153,7 @@ def _rss() -> float:
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
 
-KINDS: dict[str, Callable[[str, int, str], Coroutine[Any, Any, dict[str, float]]]] = {
+KINDS: dict[str, Callable[..., Coroutine[Any, Any, dict[str, float]]]] = {
     "drain": drain,
     "drain-default": partial(drain, retain=True),
     "growth": memory_growth,
@@ -160,13 +162,13 @@ KINDS: dict[str, Callable[[str, int, str], Coroutine[Any, Any, dict[str, float]]
 }
 
 
-def main(kind: str, store: str, jobs: int, task: str = "coroutine") -> dict[str, float]:
+def main(kind: str, store: str, jobs: int, task: str = "coroutine", *concurrency: str) -> dict[str, float]:
     if kind == "huey":
         return huey(store, jobs, task)
     collect_less_often()  # As ``dayjob worker`` does.
     factory = import_module("uvloop").new_event_loop if find_spec("uvloop") else None
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(KINDS[kind](store, jobs, task))
+        return runner.run(KINDS[kind](store, jobs, task, *concurrency))
 
 
 if __name__ == "__main__":

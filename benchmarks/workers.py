@@ -18,6 +18,9 @@ BOUNDS = {("sqlite", "coroutine"): 4.0, ("sqlite", "thread"): 2.0, ("memory", "c
 KEPT_BOUND = 4.0
 """The required ratio with the defaults, which keep done jobs."""
 
+CONCURRENCIES = (100, 500, 1000, 2000)
+"""The default, and settings that may be better. ``peer-drain`` compares them on PostgreSQL."""
+
 
 @measure("worker-drain", "sqlite", "memory")
 async def worker_drain(run: Run, engine: str) -> list[Result]:
@@ -59,6 +62,35 @@ async def worker_drain(run: Run, engine: str) -> list[Result]:
                 ("none kept", task, found, BOUNDS[engine, task])
                 for task, found in zip(kinds, rates, strict=True)
             ),
+        )
+    ]
+
+
+@measure("worker-concurrency", "sqlite", "memory", "redis", "slatedb")
+async def worker_concurrency(run: Run, engine: str) -> list[Result]:
+    """Throughput of one worker on no-op tasks at the default concurrency, against the best one."""
+    jobs = run.size(50_000, 8000)
+
+    def at(concurrency: int) -> Callable[[], Awaitable[float]]:
+        async def drain() -> float:
+            return run_child(_DRAINS, "drain", run.url(engine), jobs, "coroutine", concurrency)["rate"]
+
+        return drain
+
+    default, *others = await run.in_turn(
+        f"worker-concurrency · {engine}", run.size(7, 3), *map(at, CONCURRENCIES)
+    )
+    best = max(range(len(others)), key=lambda index: median(others[index]))
+    return [
+        Result(
+            measure="worker-concurrency",
+            engine=engine,
+            description=f"no-op tasks, none kept, the default concurrency of {CONCURRENCIES[0]} vs "
+            f"{CONCURRENCIES[1 + best]:,}",
+            figures=f"{rate(median(default))} vs {rate(median(others[best]))}",
+            value=paired_ratio(default, others[best]),
+            unit="×",
+            at_least=0.9,
         )
     ]
 
