@@ -26,7 +26,7 @@ from dayjob.foreign_names import JOB_OPTIONS, TASK_METHODS, ForeignNames
 from dayjob.handle import JobHandle, checked_id
 from dayjob.model.codec import Arguments, ResultDecoder, encode_arguments, hints_of
 from dayjob.model.config import Retention, check_max_attempts, check_priority
-from dayjob.model.durations import Duration, to_micros
+from dayjob.model.durations import Duration, to_micros, to_seconds_or_none
 from dayjob.model.job import (
     DedupScope,
     DedupUntil,
@@ -137,7 +137,7 @@ class Task(ForeignNames, Generic[P, R, C], names=TASK_METHODS):
             function, name, skip=int(self.wants_context), values_in_errors=app.values_in_errors
         )  # fmt: skip
         self.result = ResultDecoder(function, name, values_in_errors=app.values_in_errors)
-        self.timeout = None if config.timeout is None else to_micros(config.timeout, "timeout") / 1_000_000
+        self.timeout = to_seconds_or_none(config.timeout, "timeout")
         self._without_options: Using[P, R] = Using(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)

@@ -36,7 +36,7 @@ from dayjob.engines.caller_connection import is_asynchronous
 from dayjob.engines.registry import absolute, create_engine, without_password
 from dayjob.errors import ConfigError, InvalidState, LeaseLost
 from dayjob.model.config import BrokerConfig, check_priority
-from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
+from dayjob.model.durations import SECOND, Duration, to_instant, to_micros, to_seconds_or_none
 from dayjob.model.explanation import COUNTED_AHEAD, Explanation, Situation, explain
 from dayjob.model.job import (
     CancelOutcome,
@@ -387,7 +387,7 @@ class Broker:
     async def wait(self, id: str, timeout: Duration | None = None) -> Waited:
         """Wait until the job has finished in any process. ``timeout=None`` waits indefinitely."""
         session, key = self._session, known_key(id)
-        seconds = None if timeout is None else to_micros(timeout, "timeout") / SECOND
+        seconds = to_seconds_or_none(timeout, "timeout")
         return Waited("not_found") if key is None else await session.wait(key, seconds)
 
     async def get(self, id: str) -> Job | None:

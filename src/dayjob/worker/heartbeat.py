@@ -26,7 +26,7 @@ from dayjob.model.durations import Duration
 from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import SYSTEM
-from dayjob.runtime.threads import joined
+from dayjob.runtime.threads import call_on, joined
 from dayjob.worker.executor import Run
 from dayjob.worker.registration import Registration
 from dayjob.worker.shared_beats import group_of
@@ -86,7 +86,9 @@ class Heartbeat:
         self._worker_thread = threading.get_ident()
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
-        self._thread = threading.Thread(target=self._serve, name="dayjob-heartbeat", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: self._loop.run_until_complete(self._run()), name="dayjob-heartbeat", daemon=True
+        )
         self._group = group_of(broker)
         self._sharing: asyncio.Task[None] | None = None
         self._unconfirmed = False
@@ -103,9 +105,6 @@ class Heartbeat:
         self._loop.call_soon_threadsafe(self._stopped.set)
         await joined(self._thread)
         self._loop.close()
-
-    def _serve(self) -> None:
-        self._loop.run_until_complete(self._run())
 
     async def _run(self) -> None:
         failing = False
@@ -154,7 +153,8 @@ class Heartbeat:
         await self._release(broker)
         await self._renew(broker, due)
         if beats:
-            await self._registration.beat(broker, self._running(), self._on_replaced)
+            replaced = partial(call_on, self._worker_loop, self._replaced)
+            await self._registration.beat(broker, self._running(), replaced)
             self._unconfirmed = False
 
     # Heartbeats that are shared with other workers.
@@ -239,20 +239,12 @@ class Heartbeat:
         now = SYSTEM.elapsed()
         for run, renewal in zip(due, renewed, strict=True):
             if renewal.lease_us is None:
-                self._call_worker(run.lose)
+                call_on(self._worker_loop, run.lose)
             else:
                 run.job.lease_us = renewal.lease_us
                 run.renew_at = now + broker.lease_of(run.job.queue, self._lease) / 2
                 if renewal.cancel_requested:
-                    self._call_worker(run.cancel_requested)
-
-    def _on_replaced(self, old: str) -> None:
-        self._call_worker(partial(self._replaced, old))
-
-    def _call_worker(self, callback: Callable[[], None]) -> None:
-        """Call back on the worker's event loop."""
-        with suppress(RuntimeError):  # The worker's loop is closed, so the worker has stopped.
-            self._worker_loop.call_soon_threadsafe(callback)
+                    call_on(self._worker_loop, run.cancel_requested)
 
     # A blocked event loop.
 
@@ -265,7 +257,7 @@ class Heartbeat:
         """Request a response from the worker's event loop, unless one is still missing."""
         if self._probed_at is None:
             self._probed_at = SYSTEM.elapsed()
-            self._call_worker(self._loop_responded)
+            call_on(self._worker_loop, self._loop_responded)
 
     def _is_blocked(self) -> bool:
         self._probe()
@@ -295,5 +287,5 @@ class Heartbeat:
             _log.warning(
                 "%d jobs had not begun behind the blocked event loop and were released", len(self._taken)
             )
-            self._call_worker(partial(self._released, self._taken))
+            call_on(self._worker_loop, self._released, self._taken)
             self._taken = []
