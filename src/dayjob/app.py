@@ -384,7 +384,6 @@ class App(ForeignNames, names=APP_METHODS):
         return broker
 
     async def _close_orphaned(self) -> None:
-        """Close the brokers of closed event loops."""
         for loop in [loop for loop in list(self._brokers) if loop.is_closed()]:
             orphaned = self._brokers.pop(loop, None)
             if orphaned is not None:

@@ -796,7 +796,6 @@ def _to_state(state: JobState | str) -> JobState:
 async def _in_chunks(
     keys: Sequence[bytes], change: Callable[[Sequence[bytes]], Awaitable[int]], on_progress: OnProgress | None
 ) -> int:
-    """Change the jobs with these keys. Return how many were changed."""
     total = 0
     for start in range(0, len(keys), MAX_BATCH):
         total += await change(keys[start : start + MAX_BATCH])

@@ -315,7 +315,6 @@ class Session:
         return _split(enqueued, units)
 
     async def _insert_and_claim(self, jobs: list[Insertion], claims: list[WaitingClaim]) -> list[Enqueued]:
-        """Store the jobs, and claim for the waiting claims in the same call."""
         requests = [claim.request for claim in claims if claim.request is not None]
         claimed: list[list[Job]] = [[] for _ in claims]
         checks = self.claims.checks
@@ -469,7 +468,6 @@ class WaitingClaims:
 
 
 def _split(replies: list[Reply], units: Sequence[Sequence[object]]) -> list[list[Reply]]:
-    """Return the replies of a batch by unit."""
     if len(units) == 1:
         return [replies]
     each = iter(replies)

@@ -302,7 +302,6 @@ def _check_origin(request: Request) -> None:
 
 
 def _authority(origin: str) -> str | None:
-    """Return the host and port of an origin."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:

@@ -256,7 +256,6 @@ class Reclaim(Duty):
         return total
 
     async def reclaim_from(self, workers: Sequence[str]) -> int:
-        """End the claims of these workers. Return their number."""
         storage = self._storage
         if not workers:
             return 0

@@ -27,7 +27,6 @@ class BulkChanges(JobSearch):
     async def cancel(
         self, filter: Filter, states: States = UNFINISHED, on_progress: OnProgress | None = None
     ) -> Cancelled:
-        """Cancel the matching jobs in these states."""
         outcomes = Counter[CancelOutcome]()
 
         async def cancel(ids: Sequence[str]) -> int:

@@ -89,7 +89,6 @@ class MetricsServer:
         return Inspector(await self._broker.open())
 
     def accepts(self, host: str | None) -> bool:
-        """Return whether a request with this ``Host`` header is answered."""
         if host is None or "*" in self._hosts:
             return True
         name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]

@@ -103,7 +103,6 @@ Timing = Cron | Every
 
 @lru_cache(1000)
 def cron(expression: str, timezone: str) -> Cron:
-    """Return a cached ``Cron``."""
     return Cron(expression, timezone)
 
 
@@ -134,7 +133,6 @@ def check_cron(expression: str) -> str:
 
 
 def _error_text(expression: str, fields: list[str]) -> str:
-    """Return the error text for an invalid expression, with the character position."""
     position = 0
     for number, field in enumerate(fields):
         position = expression.index(field, position)

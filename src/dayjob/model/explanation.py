@@ -54,7 +54,6 @@ class Situation(Struct, frozen=True):
 
 
 def explain(id: str, job: Job | None, situation: Situation) -> Explanation:
-    """Return the reasons for the job's state."""
     if job is None:
         text = "There is no such job: the id is unknown, or the job finished and is no longer kept."
         return Explanation(id, None, (Reason("unknown", text),))
@@ -125,7 +124,6 @@ def _suspect(job: Job) -> Reason:
 
 
 def _no_worker(job: Job, situation: Situation) -> list[Reason]:
-    """Return a reason if no live worker serves the queue or has the task."""
     serving = [worker for worker in situation.workers if worker.serves(job.queue)]
     if not serving:
         live = len(situation.workers)
@@ -178,7 +176,6 @@ def _finished(job: Job) -> Reason:
 
 
 def _short(error: str | None) -> str:
-    """Return the line of an error with its message."""
     lines = (error or "").strip().splitlines() or ["no reason given"]
     line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
     return explained(line) if len(line) <= 300 else f"{line[:297]}..."

@@ -149,7 +149,6 @@ class Heartbeat:
                 await own.close()
 
     async def _store(self, broker: Broker, due: list[Run], beats: bool) -> None:
-        """Store everything that is due."""
         await self._release(broker)
         await self._renew(broker, due)
         if beats:
@@ -181,7 +180,6 @@ class Heartbeat:
             self._sharing = None
 
     async def _store_beats(self, beats: Sequence[Beat]) -> bool:
-        """Store the heartbeats of several workers."""
         stored: list[bool] = []
 
         async def store() -> None:

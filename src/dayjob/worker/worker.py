@@ -567,7 +567,6 @@ class Worker:
         self._give_back_later()
 
     def _release(self, runs: Sequence[Run]) -> None:
-        """Release the jobs of runs that have not begun."""
         self._accepted -= len(runs)
         for run in runs:
             self._settle(run, Settlement(run.job, Transition.RELEASE))

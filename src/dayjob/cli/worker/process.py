@@ -91,7 +91,6 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
 
 @contextmanager
 def _serving_metrics(worker: Worker, address: Address | None, hosts: tuple[str, ...] = ()) -> Iterator[None]:
-    """Measure the worker's jobs and serve the metrics, if an address is given."""
     if address is None:
         yield
         return
@@ -180,7 +179,6 @@ def _run(
 
 
 def _exit_code(worker: Worker, loop: asyncio.AbstractEventLoop, serve: Coroutine[Any, Any, None]) -> int:
-    """Run the loop until the worker ends. Return the exit code."""
     code = FAILED
     try:
         _run_until_complete(loop, loop.create_task(serve))

@@ -252,7 +252,6 @@ def _found(job: Job | None, id: str) -> TaskResult:
 
 
 def _result(task: Task, job: Job) -> TaskResult:
-    """Return the result of a job as its record has it."""
     header = msgspec.json.decode(job.headers[TASK_HEADER], type=Header)
     call = msgspec.json.decode(job.payload, type=Call)
     first = job.errors[0].time if job.errors and job.attempts > 1 else job.claimed_at

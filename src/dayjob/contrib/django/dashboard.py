@@ -80,7 +80,6 @@ def _authorize(request: Request) -> User:
 
 
 def _dashboard() -> Dashboard:
-    """Return the dashboard of this event loop."""
     loop = asyncio.get_running_loop()
     found = _dashboards.get(loop)
     if found is None:
