@@ -404,13 +404,12 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
         return [JobHandle(task.app, enqueued.id, enqueued.created, task.result) for enqueued in stored]
 
 
-class Batch:
+class Batch(Struct):
     """The jobs of one commit of ``enqueue_many``: all, or up to ``CHUNK`` jobs and ``BATCH_BYTES``."""
 
-    def __init__(self, atomic: bool) -> None:
-        self._atomic = atomic
-        self._jobs: list[NewJob] = []
-        self._bytes = 0
+    _atomic: bool
+    _jobs: list[NewJob] = []
+    _bytes: int = 0
 
     def add(self, job: NewJob) -> bool:
         """Add a job. Return whether the batch is full, and must be stored before the next one."""

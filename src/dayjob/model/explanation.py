@@ -64,7 +64,8 @@ def explain(id: str, job: Job | None, situation: Situation) -> Explanation:
     else:
         reasons = _waiting(job, situation)
     if job.suspect:
-        reasons.append(_suspect(job))
+        text = f"It is suspect, so no other job starts beside it. Its last run: {_short(job.last_error)}."
+        reasons.append(Reason("suspect", text, {"error": job.last_error}))
     return Explanation(job.id, job.state, tuple(reasons))
 
 
@@ -116,11 +117,6 @@ def _limited(job: Job, situation: Situation) -> Reason:
         elif settings.running is not None:
             text += f" It waits for the end of a run: {settings.running:,} may run at once."
     return Reason("limited", text, data)
-
-
-def _suspect(job: Job) -> Reason:
-    text = f"It is suspect, so no other job starts beside it. Its last run: {_short(job.last_error)}."
-    return Reason("suspect", text, {"error": job.last_error})
 
 
 def _no_worker(job: Job, situation: Situation) -> list[Reason]:

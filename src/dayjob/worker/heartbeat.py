@@ -148,13 +148,14 @@ class Heartbeat:
             with suppress(DayjobError):
                 await own.close()
 
-    async def _store(self, broker: Broker, due: list[Run], beats: bool) -> None:
+    async def _store(self, broker: Broker, due: list[Run], beats: bool) -> bool:
         await self._release(broker)
         await self._renew(broker, due)
         if beats:
             replaced = partial(call_on, self._worker_loop, self._replaced)
             await self._registration.beat(broker, self._running(), replaced)
             self._unconfirmed = False
+        return True
 
     # Heartbeats that are shared with other workers.
 
@@ -180,48 +181,41 @@ class Heartbeat:
             self._sharing = None
 
     async def _store_beats(self, beats: Sequence[Beat]) -> bool:
-        stored: list[bool] = []
-
-        async def store() -> None:
-            stored.append(await self._broker.store_beats(beats))
-
-        if not await self._on_worker_loop(store(), RESPONSE):
-            stored.append(await (await self._own_broker()).store_beats(beats))
-        return stored[-1]
+        stored = await self._on_worker_loop(self._broker.store_beats(beats), RESPONSE)
+        return await (await self._own_broker()).store_beats(beats) if stored is None else stored
 
     # The worker's event loop.
 
-    async def _store_on_worker_loop(self, due: list[Run], beats: bool) -> bool:
-        """``_store`` on the worker's event loop. Return False if it does not respond, or is at its end."""
+    async def _store_on_worker_loop(self, due: list[Run], beats: bool) -> bool | None:
+        """``_store`` on the worker's event loop. Return None if it does not respond, or is at its end."""
         leases = [self._broker.lease_of(run.job.queue, self._lease) for run in due]
         limit = min([RESPONSE, *(lease / 8 for lease in leases)])
         return await self._on_worker_loop(self._store(self._broker, due, beats), limit)
 
-    async def _on_worker_loop(self, storing: Coroutine[Any, Any, None], limit: float) -> bool:
-        """Run it there. Return False if the loop does not respond within the limit, or is at its end."""
+    async def _on_worker_loop(self, storing: Coroutine[Any, Any, bool], limit: float) -> bool | None:
+        """Run it there. Return None if the loop does not respond within the limit, or is at its end."""
         if self.blocked_for() > limit:
             storing.close()
-            return False
+            return None
         try:
             stored = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(storing, self._worker_loop))
         except RuntimeError:  # The loop is closed.
             storing.close()
-            return False
+            return None
         try:
             while not stored.done():
                 self._probe()
                 await asyncio.wait({stored}, timeout=limit)
                 if not stored.done() and self.blocked_for() > limit:
-                    return False
+                    return None
         finally:
             stored.cancel()  # The repetition of a write that was under way is harmless.
         if stored.cancelled():  # The host of the loop has cancelled all tasks.
-            return False
+            return None
         try:
-            stored.result()
+            return stored.result()
         except Closed:
-            return False
-        return True
+            return None
 
     def _until_next(self) -> float:
         renewals = (run.renew_at for run in self._runs() if not run.lost)
