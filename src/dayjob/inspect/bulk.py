@@ -7,11 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
+from dayjob.broker.broker import OnProgress
 from dayjob.inspect.search import DEAD, UNFINISHED, Filter, JobSearch, States
 from dayjob.model.job import CancelOutcome
-
-OnProgress = Callable[[int], None]
-"""Gets the number of jobs so far."""
 
 
 class Cancelled(Struct, frozen=True):

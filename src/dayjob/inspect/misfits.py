@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from dayjob.broker import Broker
-from dayjob.inspect.bulk import OnProgress
+from dayjob.broker.broker import OnProgress
 from dayjob.inspect.search import DEAD, UNFINISHED, pages, sample
 from dayjob.model.job import Job, JobState
 from dayjob.model.names import shown
