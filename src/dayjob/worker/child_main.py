@@ -209,7 +209,7 @@ class Child:
         elif isinstance(message, ShuttingDown):
             self._shutting_down.set(message.reason)
         elif (context := self._running) is not None:
-            context.job.cancel_requested = context.job.cancel_requested or message.requested
+            context.job.cancel_requested |= message.requested
             context.cancelled.set(message.reason)
 
     def _accept(self, start: Start) -> None:
