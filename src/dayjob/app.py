@@ -359,7 +359,10 @@ class App(ForeignNames, names=APP_METHODS):
         """Return the broker of this event loop, opened on first use."""
         broker = self._broker_of(asyncio.get_running_loop())
         if not broker.is_open:
-            await self._close_orphaned()
+            for loop in [loop for loop in list(self._brokers) if loop.is_closed()]:
+                orphaned = self._brokers.pop(loop, None)
+                if orphaned is not None:
+                    await orphaned.close()
             await broker.open()
         if self.before_use is not None:
             await self.before_use(broker)
@@ -382,13 +385,6 @@ class App(ForeignNames, names=APP_METHODS):
                 )
             broker = self._brokers.setdefault(loop, made)  # Several threads may use the bridge's broker.
         return broker
-
-    async def _close_orphaned(self) -> None:
-        """Close the brokers of closed event loops."""
-        for loop in [loop for loop in list(self._brokers) if loop.is_closed()]:
-            orphaned = self._brokers.pop(loop, None)
-            if orphaned is not None:
-                await orphaned.close()
 
     async def open(self) -> Self:
         """Open the app on this event loop now, instead of on first use."""

@@ -93,7 +93,6 @@ class Events:
         self._deliveries.append(Delivery(observer, matched))
 
     def observed_by(self, kind: type) -> bool:
-        """Return whether an observer is an instance of this class."""
         return any(isinstance(delivery.observer, kind) for delivery in self._deliveries)
 
     def emit(self, event: Event) -> None:
@@ -176,7 +175,6 @@ class Delivery:
         _log.exception("the observer %r failed on %s of %s", self.observer, event.name, event.id)
 
     async def idle(self) -> None:
-        """Wait until all queued events were delivered."""
         idle = asyncio.Event()
         with self._lock:
             if not self._running:

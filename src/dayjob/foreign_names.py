@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from inspect import getattr_static
 from typing import NoReturn
 
+from msgspec import Struct
+
 _ENQUEUE = "enqueue(...) or await aenqueue(...), and for options using(delay=5, queue=...).enqueue(...)"
 _BY_APP = 'task.enqueue(...), or send("name", {...}) for a task whose code is elsewhere'
 _STATUS = "status() or await astatus()"
@@ -62,12 +64,11 @@ class ForeignNames:
         return [name for name in names if not isinstance(getattr_static(self, name, None), _ForeignName)]
 
 
-class _ForeignName:
+class _ForeignName(Struct):
     """Raises ``AttributeError``, so that ``hasattr`` is false."""
 
-    def __init__(self, name: str, form: str) -> None:
-        self._name = name
-        self._form = form
+    _name: str
+    _form: str
 
     def __get__(self, owner: object, kind: type) -> NoReturn:
         raise AttributeError(

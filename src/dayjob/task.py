@@ -26,7 +26,7 @@ from dayjob.foreign_names import JOB_OPTIONS, TASK_METHODS, ForeignNames
 from dayjob.handle import JobHandle, checked_id
 from dayjob.model.codec import Arguments, ResultDecoder, encode_arguments, hints_of
 from dayjob.model.config import Retention, check_max_attempts, check_priority
-from dayjob.model.durations import Duration, to_micros
+from dayjob.model.durations import Duration, to_micros, to_seconds_or_none
 from dayjob.model.job import (
     DedupScope,
     DedupUntil,
@@ -137,7 +137,7 @@ class Task(ForeignNames, Generic[P, R, C], names=TASK_METHODS):
             function, name, skip=int(self.wants_context), values_in_errors=app.values_in_errors
         )  # fmt: skip
         self.result = ResultDecoder(function, name, values_in_errors=app.values_in_errors)
-        self.timeout = None if config.timeout is None else to_micros(config.timeout, "timeout") / 1_000_000
+        self.timeout = to_seconds_or_none(config.timeout, "timeout")
         self._without_options: Using[P, R] = Using(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
@@ -404,13 +404,12 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
         return [JobHandle(task.app, enqueued.id, enqueued.created, task.result) for enqueued in stored]
 
 
-class Batch:
+class Batch(Struct):
     """The jobs of one commit of ``enqueue_many``: all, or up to ``CHUNK`` jobs and ``BATCH_BYTES``."""
 
-    def __init__(self, atomic: bool) -> None:
-        self._atomic = atomic
-        self._jobs: list[NewJob] = []
-        self._bytes = 0
+    _atomic: bool
+    _jobs: list[NewJob] = []
+    _bytes: int = 0
 
     def add(self, job: NewJob) -> bool:
         """Add a job. Return whether the batch is full, and must be stored before the next one."""

@@ -136,7 +136,6 @@ class Tracing:
 
 
 def _span_headers() -> dict[str, str]:
-    """Return the headers of the current span."""
     headers: dict[str, str] = {}
     inject(headers)
     return headers

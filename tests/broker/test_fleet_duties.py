@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dayjob import Broker, EngineUnavailable
 from dayjob.broker.worker_registry import RECONNECT
-from dayjob.duties.duties import FOLLOWER_INTERVAL, Lead, Led, Reclaim, Recur
+from dayjob.duties.duties import FOLLOWER_INTERVAL, Lead, Led, Periodic, Reclaim
 from dayjob.duties.ended import EndedJobs
 from dayjob.duties.service import Service
 from dayjob.model.durations import SECOND
@@ -161,15 +161,12 @@ async def test_a_duty_resumes_without_a_signal_when_its_process_leads_again(cloc
     await service.stop()
 
 
-class Schedules:
-    async def fire(self) -> int:
+async def test_periodic_duties_and_lead_return_the_delay_of_their_next_run() -> None:
+    async def fire() -> int:
         return 2_500_000
 
-
-async def test_recur_and_lead_return_the_delay_of_their_next_run() -> None:
-    schedules: Any = Schedules()
     election: Any = Election()
-    assert await Recur(schedules).run_once() == 2.5
+    assert await Periodic("recur", fire).run_once() == 2.5
     assert await Lead(election, Signals()).run_once() == 1.5
 
 

@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -396,3 +397,22 @@ def test_requests_for_other_host_names_are_refused(tmp_path: Path, host: str, st
             assert found == status, path
     finally:
         server.stop()
+
+
+def test_concurrent_first_requests_share_a_broker(tmp_path: Path) -> None:
+    made: list[Broker] = []
+
+    def make() -> Broker:
+        made.append(Broker(f"sqlite:///{tmp_path}/jobs.db", config=BrokerConfig(duties=False)))
+        return made[-1]
+
+    server = MetricsServer(make, 0)
+    server.start()
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            codes = list(threads.map(lambda _: server.health()[0], range(4)))
+    finally:
+        server.stop()
+    assert codes == [200] * 4
+    assert len(made) == 1
+    assert not made[0].is_open

@@ -120,12 +120,12 @@ MUTATIONS = (
     ),
     Mutation(
         "a run goes on after its lease is lost", _BROKER, _HEARTBEAT,
-        "                self._call_worker(run.lose)\n", "                pass\n",
+        "call_on(self._worker_loop, run.lose)\n", "pass\n",
         "worker/test_heartbeat.py",
     ),
     Mutation(
         "a renewal does not deliver a cancel request", _BROKER, _HEARTBEAT,
-        "                    self._call_worker(run.cancel_requested)\n", "                    pass\n",
+        "call_on(self._worker_loop, run.cancel_requested)\n", "pass\n",
         "worker/test_heartbeat.py",
     ),
     Mutation(

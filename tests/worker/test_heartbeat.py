@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import partial
 
 import pytest
 
@@ -17,8 +16,9 @@ from dayjob.cli.worker.process import SWITCH_INTERVAL
 from dayjob.duties.duties import WatchCancels
 from dayjob.events import Event
 from dayjob.runtime.clock import SYSTEM, block
+from dayjob.runtime.threads import call_on
 from dayjob.testing import ManualClock
-from dayjob.worker.heartbeat import Heartbeat
+from dayjob.worker import heartbeat as heartbeats
 from tests.support.bound import BOUND
 from tests.support.workers import (
     KEEP_ALL,
@@ -83,17 +83,15 @@ async def test_jobs_that_have_not_begun_behind_a_blocked_loop_are_released_for_o
     app: App, outside: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
-    call_worker = Heartbeat._call_worker
 
-    def call_late(heartbeat: Heartbeat, callback: Callable[[], None]) -> None:
+    def call_late(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
         """Report the release to the worker after its loop runs again."""
-        is_release = isinstance(callback, partial) and callback.func == heartbeat._released
-        if is_release:
-            threading.Timer(0.2, call_worker, (heartbeat, callback)).start()
+        if callback.__name__ == "_released":
+            threading.Timer(0.2, call_on, (loop, callback, *args)).start()
         else:
-            call_worker(heartbeat, callback)
+            call_on(loop, callback, *args)
 
-    monkeypatch.setattr(Heartbeat, "_call_worker", call_late)
+    monkeypatch.setattr(heartbeats, "call_on", call_late)
 
     @app.task
     async def busy() -> None:

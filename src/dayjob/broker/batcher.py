@@ -231,7 +231,6 @@ class CallBatcher(Batcher[Call[Item, Reply], Reply]):
         self._undelivered = undelivered
 
     async def submit(self, item: Item) -> Reply:
-        """Return the reply to the item."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         self._waiting.append((item, future, SYSTEM.elapsed()))
         if self._runner is None or self._runner.done():

@@ -36,7 +36,7 @@ from dayjob.engines.caller_connection import is_asynchronous
 from dayjob.engines.registry import absolute, create_engine, without_password
 from dayjob.errors import ConfigError, InvalidState, LeaseLost
 from dayjob.model.config import BrokerConfig, check_priority
-from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
+from dayjob.model.durations import SECOND, Duration, to_instant, to_micros, to_seconds_or_none
 from dayjob.model.explanation import COUNTED_AHEAD, Explanation, Situation, explain
 from dayjob.model.job import (
     CancelOutcome,
@@ -387,7 +387,7 @@ class Broker:
     async def wait(self, id: str, timeout: Duration | None = None) -> Waited:
         """Wait until the job has finished in any process. ``timeout=None`` waits indefinitely."""
         session, key = self._session, known_key(id)
-        seconds = None if timeout is None else to_micros(timeout, "timeout") / SECOND
+        seconds = to_seconds_or_none(timeout, "timeout")
         return Waited("not_found") if key is None else await session.wait(key, seconds)
 
     async def get(self, id: str) -> Job | None:
@@ -796,7 +796,6 @@ def _to_state(state: JobState | str) -> JobState:
 async def _in_chunks(
     keys: Sequence[bytes], change: Callable[[Sequence[bytes]], Awaitable[int]], on_progress: OnProgress | None
 ) -> int:
-    """Change the jobs with these keys. Return how many were changed."""
     total = 0
     for start in range(0, len(keys), MAX_BATCH):
         total += await change(keys[start : start + MAX_BATCH])

@@ -144,8 +144,6 @@ class RetryingStorage:
     # Claims.
 
     def claim(self, requests: Sequence[ClaimRequest]) -> Awaitable[list[list[Job]]]:
-        """Claim jobs for each request."""
-
         def keep(token: Token) -> bool:
             if len(self.unconfirmed_claims) == _MAX_UNCONFIRMED:
                 return False
@@ -233,7 +231,6 @@ class RetryingStorage:
         return now, found
 
     async def time(self) -> int:
-        """Return the engine's time."""
         return (await self.documents("time"))[0]  # There are no documents of this kind.
 
     async def compare_and_set(

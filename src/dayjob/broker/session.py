@@ -25,7 +25,7 @@ from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.broker.schedules import Schedules
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
-from dayjob.duties.duties import Lead, Led, Promote, Reap, Reclaim, Recur, Rewake, Sample, Sweep, WatchCancels
+from dayjob.duties.duties import Lead, Led, Periodic, Promote, Reap, Reclaim, Rewake, Sweep, WatchCancels
 from dayjob.duties.ended import EndedJobs, OnEnded
 from dayjob.duties.service import Duty, Service
 from dayjob.engines.base import (
@@ -45,7 +45,7 @@ from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
-from dayjob.runtime.signals import CANCEL, FEW, Topic, job_topic
+from dayjob.runtime.signals import CANCEL, FEW, Topic, documents_topic, job_topic
 
 _log = logging.getLogger("dayjob.broker")
 
@@ -148,8 +148,9 @@ class Session:
     def start_duties(self) -> None:
         if not self._services:
             led: list[Duty] = [
-                self.promote, self.reap, self.reclaim, self.sweep, Recur(self.schedules),
-                Sample(self.history), Rewake(self.storage, self.election),
+                self.promote, self.reap, self.reclaim, self.sweep, Periodic("sample", self.history.sample),
+                Periodic("recur", self.schedules.fire, documents_topic("schedule")),
+                Rewake(self.storage, self.election),
             ]  # fmt: skip
             self._services = [self._service(Led(duty, self.election)) for duty in led]
             if not self.election.alone:
@@ -315,7 +316,6 @@ class Session:
         return _split(enqueued, units)
 
     async def _insert_and_claim(self, jobs: list[Insertion], claims: list[WaitingClaim]) -> list[Enqueued]:
-        """Store the jobs, and claim for the waiting claims in the same call."""
         requests = [claim.request for claim in claims if claim.request is not None]
         claimed: list[list[Job]] = [[] for _ in claims]
         checks = self.claims.checks
@@ -469,7 +469,6 @@ class WaitingClaims:
 
 
 def _split(replies: list[Reply], units: Sequence[Sequence[object]]) -> list[list[Reply]]:
-    """Return the replies of a batch by unit."""
     if len(units) == 1:
         return [replies]
     each = iter(replies)

@@ -155,7 +155,6 @@ class WorkerRegistry:
         return {queue: number for queue, number in self._waiting.most_common(_MOST_COUNTED) if number > FEW}
 
     async def join(self, member: Member) -> Member:
-        """Register a worker."""
         now, _ = await self._storage.documents(KIND)
         member = replace(member, started_us=now)
         await self._write(member.id, None, member)
@@ -258,7 +257,6 @@ class WorkerRegistry:
         return unchanged is None or self._is_silent(seen, unchanged)
 
     def _is_silent(self, seen: Seen, seconds: float) -> bool:
-        """Whether a silence of this many seconds is too long for the worker."""
         member = seen.member
         limit = member.dead_after / SECOND
         return seconds > limit and (seconds > LIVING * limit or not self._lives(member))

@@ -56,7 +56,6 @@ def _secrets(
 
 
 def _variable(name: str) -> str:
-    """Return the value of a variable, or an empty text if it is not set."""
     value = os.environ.get(name)
     if value is not None and not value.strip():
         raise ConfigError(f"{name} is empty: set it, or remove it from the environment")

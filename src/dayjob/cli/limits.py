@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
-from rich.console import RenderableType
 
 from dayjob.broker import Broker
-from dayjob.cli.output import Column, json_option, print_line, show, table, watch_option
-from dayjob.cli.store_command import StoreGroup, on_store
+from dayjob.cli.output import Column, json_option, print_line, watch_option
+from dayjob.cli.store_command import StoreGroup, on_store, show_list
 from dayjob.errors import ConfigError
 from dayjob.inspect.json_fields import limit_fields
 from dayjob.model.limits import Limit, LimitInfo
@@ -35,16 +32,8 @@ def limits() -> None:
 @watch_option
 def list_limits(url: str, as_json: bool, watch: bool) -> None:
     """Show every limit: its bounds, the units of running jobs, and the jobs that wait for room."""
-
-    async def work(broker: Broker) -> None:
-        await show(broker.limits, lambda infos: [*map(limit_fields, infos)], _table, as_json, watch)
-
-    on_store(url, work)
-
-
-def _table(infos: Sequence[LimitInfo]) -> RenderableType:
     empty = "No limits. Tasks declare them: @app.task(limits=[...])"
-    return table(COLUMNS, [_row(info) for info in infos], empty=empty)
+    show_list(url, Broker.limits, limit_fields, COLUMNS, _row, empty, as_json, watch)
 
 
 def _row(info: LimitInfo) -> tuple[object, ...]:

@@ -111,12 +111,8 @@ def _job(record: logging.LogRecord) -> str:
     task = getattr(record, "task", "") or f"queue {getattr(record, 'queue', '?')}"
     id = "" if job_id[:SHORT_ID] in record.getMessage() else f"job {job_id}, "
     seconds = getattr(record, "seconds", None)
-    took = "" if seconds is None else f", {_duration(seconds)}"
+    took = "" if seconds is None else f", {seconds * 1000:.0f} ms" if seconds < 1 else f", {span(seconds)}"
     return f"({task}, {id}attempt {getattr(record, 'attempt', '?')}{took})"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else span(seconds)
 
 
 def _failure(formatter: logging.Formatter, record: logging.LogRecord) -> str:

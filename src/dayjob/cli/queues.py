@@ -43,11 +43,7 @@ def list_queues(url: str, as_json: bool, watch: bool) -> None:
       dayjob queues sqlite:///jobs.db
       dayjob queues --watch               on the store of DAYJOB_URL
     """
-
-    async def work(broker: Broker) -> None:
-        await show(Inspector(broker).overview, queue_fields, _table, as_json, watch)
-
-    on_store(url, work)
+    on_store(url, lambda broker: show(Inspector(broker).overview, queue_fields, _table, as_json, watch))
 
 
 def _table(overview: Overview) -> RenderableType:
@@ -73,13 +69,10 @@ def clear(url: str, queues: tuple[str, ...], yes: bool) -> None:
     Cancelled jobs are removed, unless the queue retains them. Pause a queue first if jobs arrive faster than
     they are cancelled.
     """
-
-    async def work(broker: Broker) -> int:
-        return await cancel_filtered(
-            broker, [Filter(queue=queue) for queue in dict.fromkeys(queues)], WAITING, yes
-        )
-
-    raise SystemExit(on_store(url, work, writes=True))
+    filters = [Filter(queue=queue) for queue in dict.fromkeys(queues)]
+    raise SystemExit(
+        on_store(url, lambda broker: cancel_filtered(broker, filters, WAITING, yes), writes=True)
+    )
 
 
 @click.command(cls=StoreCommand)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import click
 from msgspec import to_builtins
 
-from dayjob.broker import Broker
 from dayjob.cli.output import json_option, print_json, print_line
 from dayjob.cli.store_command import StoreCommand, on_store
 from dayjob.inspect import Inspector
-from dayjob.inspect.scaling import TARGET, Load
+from dayjob.inspect.scaling import TARGET
 
 
 @click.command(cls=StoreCommand)
@@ -37,11 +36,7 @@ def scale(
       dayjob scale postgresql://db/shop --queue default
       dayjob scale -q email -q default --target 10 --min 1 --max 20 --json
     """
-
-    async def work(broker: Broker) -> Load:
-        return await Inspector(broker).load(queues)
-
-    load = on_store(url, work)
+    load = on_store(url, lambda broker: Inspector(broker).load(queues))
     wanted = max(load.workers_wanted(target), least)
     wanted = wanted if most is None else min(wanted, most)
     if as_json:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import click
-from rich.console import RenderableType
 
 from dayjob.broker import Broker
-from dayjob.cli.output import (
-    Column,
-    confirm,
-    json_option,
-    print_line,
-    show,
-    table,
-    watch_option,
-    yes_option,
-)
-from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store
+from dayjob.cli.output import Column, confirm, json_option, print_line, watch_option, yes_option
+from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store, show_list
 from dayjob.inspect.json_fields import ago, schedule_fields, when
 from dayjob.model.recurring import Schedule
 
@@ -44,15 +34,7 @@ def schedules() -> None:
 @watch_option
 def list_schedules(url: str, as_json: bool, watch: bool) -> None:
     """List recurring jobs with their last and next fire times."""
-
-    async def work(broker: Broker) -> None:
-        await show(broker.schedules, lambda found: [*map(schedule_fields, found)], _table, as_json, watch)
-
-    on_store(url, work)
-
-
-def _table(found: Sequence[Schedule]) -> RenderableType:
-    return table(COLUMNS, [_row(schedule) for schedule in found], empty="No schedules.")
+    show_list(url, Broker.schedules, schedule_fields, COLUMNS, _row, "No schedules.", as_json, watch)
 
 
 def _row(schedule: Schedule) -> tuple[object, ...]:
@@ -68,14 +50,14 @@ def _row(schedule: Schedule) -> tuple[object, ...]:
 @click.argument("id")
 def pause(url: str, id: str) -> None:
     """Pause a recurring job until it is resumed."""
-    _act(url, id, lambda broker: broker.pause_schedule(id), "paused")
+    _act(url, id, Broker.pause_schedule, "paused")
 
 
 @schedules.command()
 @click.argument("id")
 def resume(url: str, id: str) -> None:
     """Resume a recurring job from its next due time."""
-    _act(url, id, lambda broker: broker.resume_schedule(id), "resumed")
+    _act(url, id, Broker.resume_schedule, "resumed")
 
 
 @schedules.command()
@@ -84,7 +66,7 @@ def resume(url: str, id: str) -> None:
 def remove(url: str, id: str, yes: bool) -> None:
     """Remove a recurring job. A worker adds one that code declares again when it starts."""
     confirm(f"Remove the schedule {id}?", yes)
-    _act(url, id, lambda broker: broker.unschedule(id), "removed")
+    _act(url, id, Broker.unschedule, "removed")
 
 
 @schedules.command()
@@ -98,9 +80,9 @@ def trigger(url: str, id: str) -> None:
     on_store(url, work, writes=True)
 
 
-def _act(url: str, id: str, change: Callable[[Broker], Awaitable[bool]], done: str) -> None:
+def _act(url: str, id: str, change: Callable[[Broker, str], Awaitable[bool]], done: str) -> None:
     async def work(broker: Broker) -> int:
-        found = await change(broker)
+        found = await change(broker, id)
         print_line(f"{id} {done if found else 'not found: list the schedules for its id'}.")
         return OK if found else NOTHING
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import unquote
@@ -11,7 +12,7 @@ from urllib.parse import unquote
 import click
 
 from dayjob.broker import Broker
-from dayjob.cli.output import print_text
+from dayjob.cli.output import Column, print_text, show, table
 from dayjob.engines.registry import ENGINES, parse, without_password
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable, InvalidState
 from dayjob.inspect.search import LISTED, ids_with_prefix
@@ -21,6 +22,7 @@ from dayjob.model.names import printable
 OK, NOTHING, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 
 
 class StoreCommand(click.Command):
@@ -141,6 +143,22 @@ def on_store(url: str, work: Callable[[Broker], Awaitable[Answer]], *, writes: b
         return asyncio.run(run())
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
+
+
+def show_list(
+    url: str, read: Callable[[Broker], Awaitable[Sequence[Item]]], fields: Callable[[Item], object],
+    columns: Sequence[Column], row: Callable[[Item], Sequence[object]], empty: str, as_json: bool,
+    watch: bool,
+) -> None:  # fmt: skip
+    """Print what is read: the JSON ``fields`` of each item, or a table with a row for each."""
+
+    async def work(broker: Broker) -> None:
+        await show(
+            partial(read, broker), lambda found: [*map(fields, found)],
+            lambda found: table(columns, [*map(row, found)], empty=empty), as_json, watch,
+        )  # fmt: skip
+
+    on_store(url, work)
 
 
 async def whole_id(broker: Broker, text: str) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
-from rich.console import RenderableType
 
 from dayjob.broker import Broker
-from dayjob.cli.output import Column, json_option, show, table, watch_option
-from dayjob.cli.store_command import StoreCommand, on_store
+from dayjob.cli.output import Column, json_option, watch_option
+from dayjob.cli.store_command import StoreCommand, show_list
 from dayjob.inspect.json_fields import ago, worker_fields
 from dayjob.model.worker_info import WorkerInfo
 
@@ -32,16 +29,8 @@ COLUMNS = (
 @watch_option
 def workers(url: str, as_json: bool, watch: bool) -> None:
     """List the live workers of all machines."""
-
-    async def work(broker: Broker) -> None:
-        await show(broker.workers, lambda live: [*map(worker_fields, live)], _table, as_json, watch)
-
-    on_store(url, work)
-
-
-def _table(live: Sequence[WorkerInfo]) -> RenderableType:
     empty = "No live workers. Start one: dayjob worker MODULE:app"
-    return table(COLUMNS, [_row(worker) for worker in live], empty=empty)
+    show_list(url, Broker.workers, worker_fields, COLUMNS, _row, empty, as_json, watch)
 
 
 def _row(worker: WorkerInfo) -> tuple[object, ...]:

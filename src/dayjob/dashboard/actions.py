@@ -201,10 +201,10 @@ async def _matching(verb: str, wanted: Filter, action: ActionRequest, operation:
     return await change(wanted, operation.on_progress)
 
 
-async def change_dead(verb: str, work: Work, action: ActionRequest) -> Outcome:
-    scope = _scope(action)
-    label = BULK_VERBS[verb].label
-    return await _start(action, f"dead.{verb}", f"{label} {scope}", work, f"dead-{verb}d", "/dead", {})
+async def change_dead(verb: str, action: ActionRequest) -> Outcome:
+    title = f"{BULK_VERBS[verb].label} {_scope(action)}"
+    work = partial(_change_dead, verb)
+    return await _start(action, f"dead.{verb}", title, work, f"dead-{verb}d", "/dead", {})
 
 
 async def _start(
@@ -248,20 +248,15 @@ def _scope(action: ActionRequest) -> str:
     return ", ".join(parts)
 
 
-async def _requeue(action: ActionRequest, operation: BulkOperation) -> int:
+async def _change_dead(verb: str, action: ActionRequest, operation: BulkOperation) -> int:
+    broker, on_progress = action.broker, operation.on_progress
     if action.fields.get("error") is not None:
-        ids = await _of_error(action, operation)
-        return await action.broker.requeue_many(ids, on_progress=operation.on_progress)
-    return await requeue_dead(action.broker, await _dead_queues(action, operation), operation.on_progress)
-
-
-async def _purge(action: ActionRequest, operation: BulkOperation) -> int:
-    if action.fields.get("error") is not None:
-        ids = await _of_error(action, operation)
-        return await action.broker.purge_many(ids, on_progress=operation.on_progress)
-    await _dead_queues(action, operation)
-    queue = action.fields.get("queue") or None
-    return await action.broker.purge_dead(queue, on_progress=operation.on_progress)
+        change = broker.requeue_many if verb == "requeue" else broker.purge_many
+        return await change(await _of_error(action, operation), on_progress=on_progress)
+    queues = await _dead_queues(action, operation)
+    if verb == "requeue":
+        return await requeue_dead(broker, queues, on_progress)
+    return await broker.purge_dead(action.fields.get("queue") or None, on_progress=on_progress)
 
 
 async def _dead_queues(action: ActionRequest, operation: BulkOperation) -> list[str]:
@@ -297,8 +292,8 @@ ACTIONS: dict[str, tuple[str, Action]] = {
     "schedule.trigger": ("/schedules/trigger", trigger_schedule),
     "limit.set": ("/limits/set", set_limit),
     "limit.remove": ("/limits/remove", remove_limit),
-    "dead.requeue": ("/dead/requeue", partial(change_dead, "requeue", _requeue)),
-    "dead.purge": ("/dead/purge", partial(change_dead, "purge", _purge)),
+    "dead.requeue": ("/dead/requeue", partial(change_dead, "requeue")),
+    "dead.purge": ("/dead/purge", partial(change_dead, "purge")),
     "operation.stop": ("/operations/stop", stop_operation),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from importlib.util import find_spec
 
 from msgspec import to_builtins
@@ -25,7 +24,6 @@ from dayjob.dashboard.credentials import Authorize, Credentials
 from dayjob.dashboard.feeds import TooManySubscribers
 from dayjob.dashboard.rendering import STATIC, problem, refusal
 from dayjob.dashboard.security import Guard, Refused, context_of, route_path
-from dayjob.dashboard.sessions import Logouts, Sessions
 from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import ConfigError, DayjobError
 from dayjob.inspect.redaction import DEFAULT, Redaction
@@ -68,18 +66,14 @@ def dashboard(
             )
     redaction = redact if isinstance(redact, Redaction) else Redaction(redact)
     state = DashboardState(source, redaction, read_only=read_only)
-    return Dashboard(state, credentials, hosts, Clients(proxies))
+    return Dashboard(state, credentials, Clients(proxies), hosts)
 
 
 class Dashboard:
     """An ASGI application. ``close`` closes a broker that it opened; a server calls it at shutdown."""
 
     def __init__(
-        self,
-        state: DashboardState,
-        credentials: Credentials,
-        hosts: Sequence[str] | None,
-        clients: Clients,
+        self, state: DashboardState, credentials: Credentials, clients: Clients, hosts: Sequence[str] | None
     ) -> None:
         self._state = state
         self._routes = Starlette(
@@ -93,18 +87,7 @@ class Dashboard:
                 Exception: _failed,
             },
         )
-        sessions = Sessions(credentials)
-        self._guard = Guard(
-            self._routes,
-            credentials,
-            sessions,
-            Logouts(state.broker, sessions.now),
-            cookie=f"dayjob-{sha256(state.public_url.encode()).hexdigest()[:8]}",
-            clients=clients,
-            hosts=hosts,
-            read_only=state.read_only,
-            refusal=refusal,
-        )
+        self._guard = Guard(self._routes, state, credentials, clients, hosts, refusal)
         self._routes.state.dashboard = state
         self._routes.state.guard = self._guard
 

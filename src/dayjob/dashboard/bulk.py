@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
 
 _log = logging.getLogger("dayjob.dashboard")
@@ -62,8 +62,7 @@ class BulkOperation:
 class BulkOperations:
     """Starts operations, and stores the latest that ended."""
 
-    def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._running: dict[asyncio.Task[None], BulkOperation] = {}
         self._latest: deque[BulkOperation] = deque(maxlen=_REMEMBERED)
 
@@ -96,7 +95,7 @@ class BulkOperations:
         task = asyncio.ensure_future(self._run(operation, work, on_end))
         self._running[task] = operation
         task.add_done_callback(self._running.pop)
-        await self._clock.wait(operation.ended, RESPONSE_WAIT)
+        await SYSTEM.wait(operation.ended, RESPONSE_WAIT)
         return operation
 
     async def _run(

@@ -122,7 +122,6 @@ class Credentials:
         return User(f"user {user}") if right else None
 
     async def authorized(self, request: Request) -> User | None:
-        """Return the user that the application's own check returns."""
         if self._authorize is None:
             return None
         found = self._authorize(request)

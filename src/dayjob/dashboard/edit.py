@@ -42,7 +42,6 @@ class Form(Struct, frozen=True):
 
 
 def form_of(job: Job, redaction: Redaction) -> Form:
-    """Return the form with the arguments and options of the job."""
     texts = {"arguments": "", "queue": job.queue, "priority": str(job.priority), "delay": "0"}
     try:
         text = indented(redaction.values(msgspec.json.decode(job.payload or b"{}")), EDITABLE)

@@ -54,7 +54,6 @@ def lenient(fields: Mapping[str, str]) -> tuple[Filter, str | None]:
 
 
 def to_query(filter: Filter) -> dict[str, str]:
-    """Return the fields of the filter that are set."""
     fields = {
         "state": filter.state and filter.state.value,
         "queue": filter.queue,

@@ -337,7 +337,6 @@ async def schedules(request: Request) -> Response:
 
 
 def next_fires(schedule: Schedule) -> list[int]:
-    """Return the next due times, if there are any."""
     if schedule.paused or schedule.next_us is None:
         return []
     fires = [schedule.next_us]

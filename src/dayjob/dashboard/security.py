@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dayjob.dashboard.clients import Clients, host_name, is_direct, is_loopback
 from dayjob.dashboard.credentials import Credentials, User
 from dayjob.dashboard.sessions import LIFETIME, Logouts, Session, Sessions
+from dayjob.dashboard.state import DashboardState
 from dayjob.dashboard.throttle import MAX_WAIT, LoginThrottle
 
 _audit_log = logging.getLogger("dayjob.audit")
@@ -102,24 +104,20 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
+        state: DashboardState,
         credentials: Credentials,
-        sessions: Sessions,
-        logouts: Logouts,
-        *,
-        cookie: str,
         clients: Clients,
         hosts: Sequence[str] | None,
-        read_only: bool,
         refusal: Callable[[Request, Refused], Response],
     ) -> None:
         self._app = app
         self._credentials = credentials
-        self._sessions = sessions
-        self._logouts = logouts
-        self._cookie = cookie
+        self._sessions = Sessions(credentials)
+        self._logouts = Logouts(state.broker, self._sessions.now)
+        self._cookie = f"dayjob-{sha256(state.public_url.encode()).hexdigest()[:8]}"
         self._clients = clients
         self._hosts = None if hosts is None else {host.lower().strip("[]") for host in hosts}
-        self._read_only = read_only
+        self._read_only = state.read_only
         self._refusal = refusal
         self._throttle = LoginThrottle()
 
@@ -302,7 +300,6 @@ def _check_origin(request: Request) -> None:
 
 
 def _authority(origin: str) -> str | None:
-    """Return the host and port of an origin."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:

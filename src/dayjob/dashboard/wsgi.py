@@ -101,11 +101,11 @@ class Messages:
             ]
         elif chunk := message.get("body", b""):
             self.body.append(chunk)
-            if chunk.startswith((b"data:", b"event:")) and self._is_stream():
+            is_stream = any(
+                name == "content-type" and "event-stream" in value for name, value in self.headers
+            )
+            if is_stream and chunk.startswith((b"data:", b"event:")):
                 self._ended.set()
-
-    def _is_stream(self) -> bool:
-        return any(name == "content-type" and "event-stream" in value for name, value in self.headers)
 
 
 def _scope(environ: Environ) -> Scope:

@@ -14,14 +14,12 @@ from dayjob.duties.service import Duty
 from dayjob.model.durations import SECOND
 from dayjob.model.job import EndedJob
 from dayjob.runtime.clock import SYSTEM, Clock
-from dayjob.runtime.signals import CANCEL, DUE, FEW, LEAD, LEAD_DOCUMENT, Signals, documents_topic
+from dayjob.runtime.signals import CANCEL, DUE, FEW, LEAD, LEAD_DOCUMENT, Signals, Topic
 
 if TYPE_CHECKING:
     from dayjob.broker.held_claims import HeldClaims
-    from dayjob.broker.history import History
     from dayjob.broker.leader_election import LeaderElection
     from dayjob.broker.retrying_storage import RetryingStorage
-    from dayjob.broker.schedules import Schedules
     from dayjob.broker.worker_registry import WorkerRegistry
 
 _log = logging.getLogger("dayjob.duties")
@@ -256,7 +254,6 @@ class Reclaim(Duty):
         return total
 
     async def reclaim_from(self, workers: Sequence[str]) -> int:
-        """End the claims of these workers. Return their number."""
         storage = self._storage
         if not workers:
             return 0
@@ -340,29 +337,16 @@ class Rewake(Duty):
         return REWAKE_INTERVAL
 
 
-class Recur(Duty):
-    """Enqueues recurring jobs at their due times. A changed schedule wakes it."""
+class Periodic(Duty):
+    """Calls a function that returns the microseconds until its next call is due."""
 
-    name = "recur"
-    topics = (documents_topic("schedule"),)
-
-    def __init__(self, schedules: Schedules) -> None:
-        self._schedules = schedules
-
-    async def run_once(self) -> float:
-        return await self._schedules.fire() / SECOND
-
-
-class Sample(Duty):
-    """Stores a sample of the counters at the start of each minute, for charts of the throughput."""
-
-    name = "sample"
-
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, name: str, work: Callable[[], Awaitable[int]], *topics: Topic) -> None:
+        self.name = name
+        self.topics = topics
+        self._work = work
 
     async def run_once(self) -> float:
-        return await self._history.sample() / SECOND
+        return await self._work() / SECOND
 
 
 class WatchCancels(Duty):

@@ -68,7 +68,6 @@ class EndedJobs:
                 )
 
     def report(self, ended: Sequence[EndedJob]) -> None:
-        """Report the jobs of a single commit."""
         with self.reporting() as report:
             report(ended)
 

@@ -7,11 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
+from dayjob.broker.broker import OnProgress
 from dayjob.inspect.search import DEAD, UNFINISHED, Filter, JobSearch, States
 from dayjob.model.job import CancelOutcome
-
-OnProgress = Callable[[int], None]
-"""Gets the number of jobs so far."""
 
 
 class Cancelled(Struct, frozen=True):
@@ -27,7 +25,6 @@ class BulkChanges(JobSearch):
     async def cancel(
         self, filter: Filter, states: States = UNFINISHED, on_progress: OnProgress | None = None
     ) -> Cancelled:
-        """Cancel the matching jobs in these states."""
         outcomes = Counter[CancelOutcome]()
 
         async def cancel(ids: Sequence[str]) -> int:

@@ -61,7 +61,6 @@ class Inspector(OverviewReader, BulkChanges):
         return None if job is None else (job, await self.broker.explain(id))
 
     async def workers(self) -> list[WorkerView]:
-        """Return the live workers with their running jobs."""
         running = await self.broker.jobs(state=JobState.RUNNING, limit=RUNNING_READ)
         live = await self.broker.workers()
         return [WorkerView(info, [job for job in running if job.worker == info.id]) for info in live]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from dayjob.broker import Broker
-from dayjob.inspect.bulk import OnProgress
+from dayjob.broker.broker import OnProgress
 from dayjob.inspect.search import DEAD, UNFINISHED, pages, sample
 from dayjob.model.job import Job, JobState
 from dayjob.model.names import shown
@@ -118,14 +118,12 @@ class _Code:
         self._unknown_task = lru_cache(MAX_GROUPS)(self._without_task)
 
     def call_problem(self, call: Job | Schedule) -> str | None:
-        """Return why the app can't run the call."""
         task = self._app.find(call)
         if task is not None:
             return None if task.arguments is None else task.arguments.misfit(call.payload)
         return self._unknown_task(call.task) if call.task else f"no handler for queue {shown(call.queue)}"
 
     def result_problem(self, job: Job) -> str | None:
-        """Return why the result can't be read."""
         task = self._app.find(job)
         return None if task is None or not job.result else task.result.misfit(job.result)
 

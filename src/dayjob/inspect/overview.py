@@ -179,7 +179,6 @@ def combined(queues: Sequence[QueueView], workers: int, slots: int) -> Load:
 
 
 def sum_stats(stats: Iterable[QueueStats]) -> QueueStats:
-    """Return the sum over queues."""
     summed = Counter[str]()
     for each in stats:
         summed.update(to_builtins(each))

@@ -275,7 +275,6 @@ async def ids_with_prefix(broker: Broker, prefix: str) -> list[str]:
 
 
 def _has(content: Any, name: str, value: str) -> bool:
-    """Return whether the arguments have the value under this name."""
     for part in name.split("."):
         if not isinstance(content, dict) or part not in content:
             return False

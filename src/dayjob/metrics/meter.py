@@ -137,7 +137,6 @@ class Meter(Collector):
         return series
 
     def _add(self, queue: str, task: str) -> Series:
-        """Add the series of a pair that has none yet."""
         with self._lock:
             full = len(self._series) >= MAX_LABELS and (queue, task) not in self._series
             if full and task in self._tasks and self._tasks[task].config.queue == queue:

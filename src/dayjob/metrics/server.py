@@ -5,16 +5,14 @@ A handler that blocks the worker's loop therefore does not block a probe, and th
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-from collections.abc import Callable, Collection, Coroutine
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from socket import AF_INET, AF_INET6
-from threading import Event, Thread
+from threading import Thread
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +22,7 @@ from dayjob.broker import Broker
 from dayjob.errors import ConfigError, DayjobError
 from dayjob.inspect import Health, Inspector
 from dayjob.metrics.exposition import Exposition
+from dayjob.runtime.bridge import Bridge, Work
 
 _log = logging.getLogger("dayjob.metrics")
 
@@ -57,19 +56,14 @@ class MetricsServer:
         self._registry = registry
         self._alive = alive
         self._hosts = {host, *hosts}
-        self._loop = asyncio.new_event_loop()
-        self._ready = Event()
+        self._bridge = Bridge("dayjob-metrics-loop")
         self._broker: Broker | None = None
         try:
             self._http = _http_server(host)((host, port), _handler(self))
         except (OSError, OverflowError) as error:
-            self._loop.close()
             raise ConfigError(f"metrics can't be served on {host}:{port}: {error}") from error
         self._http.daemon_threads = True
-        self._threads = [
-            Thread(target=self._serve_loop, name="dayjob-metrics-loop", daemon=True),
-            Thread(target=self._http.serve_forever, name="dayjob-metrics", daemon=True),
-        ]
+        self._thread = Thread(target=self._http.serve_forever, name="dayjob-metrics", daemon=True)
 
     @property
     def port(self) -> int:
@@ -77,34 +71,24 @@ class MetricsServer:
         return port
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-        self._ready.wait()
+        self._thread.start()
 
     def stop(self) -> None:
         self._http.shutdown()
         self._http.server_close()
         if self._broker is not None:
-            self._run(self._broker.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._threads[0].join(TIMEOUT)
+            self._run(self._broker.close)
+        self._bridge.stop(TIMEOUT)
 
-    def _serve_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.call_soon(self._ready.set)
-        self._loop.run_forever()
-        self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT)
+    def _run(self, work: Work[Answer]) -> Answer:
+        return self._bridge.run(work, wait=lambda future: future.result(TIMEOUT))
 
     async def _inspector(self) -> Inspector:
         if self._broker is None:
-            self._broker = await self._make_broker().open()
-        return Inspector(self._broker)
+            self._broker = self._make_broker()  # Opened below, so that concurrent requests share it.
+        return Inspector(await self._broker.open())
 
     def accepts(self, host: str | None) -> bool:
-        """Return whether a request with this ``Host`` header is answered."""
         if host is None or "*" in self._hosts:
             return True
         name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
@@ -119,8 +103,8 @@ class MetricsServer:
             return await Exposition(await self._inspector(), self._registry).render()
 
         try:
-            return 200, Exposition.content_type, self._run(render())
-        except (DayjobError, FutureTimeoutError) as error:
+            return 200, Exposition.content_type, self._run(render)
+        except (DayjobError, TimeoutError) as error:
             return 503, "text/plain", f"the store is unavailable: {error}\n".encode()
 
     def health(self) -> tuple[int, str, bytes]:
@@ -128,8 +112,8 @@ class MetricsServer:
             return await (await self._inspector()).health()
 
         try:
-            health = self._run(check())
-        except (DayjobError, FutureTimeoutError) as error:
+            health = self._run(check)
+        except (DayjobError, TimeoutError) as error:
             health = Health(False, f"the store is unavailable: {error}")
         problem = self._alive()
         if health.ok and problem is not None:

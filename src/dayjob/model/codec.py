@@ -496,7 +496,6 @@ def _lossy(annotation: Any) -> bool:
 
 
 def _fields(kind: Any) -> Sequence[str] | None:
-    """Return the names of the fields of a Struct, a dataclass or an attrs class."""
     for attribute in ("__struct_fields__", "__dataclass_fields__"):
         if isinstance(kind, type) and hasattr(kind, attribute):
             return tuple(getattr(kind, attribute))

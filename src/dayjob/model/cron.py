@@ -15,6 +15,7 @@ from itertools import islice
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
+from msgspec import Struct
 
 from dayjob.errors import ConfigError
 from dayjob.model.durations import EPOCH, SECOND, to_datetime
@@ -79,12 +80,11 @@ class Cron:
         return to_datetime(min(instant, _LAST)).astimezone(self._zone)
 
 
-class Every:
+class Every(Struct, frozen=True):
     """An interval, counted from an anchor."""
 
-    def __init__(self, interval: int, anchor: int) -> None:
-        self._interval = interval
-        self._anchor = anchor
+    _interval: int
+    _anchor: int
 
     def after(self, instant: int) -> int:
         return self._at_or_before(instant) + self._interval
@@ -103,7 +103,6 @@ Timing = Cron | Every
 
 @lru_cache(1000)
 def cron(expression: str, timezone: str) -> Cron:
-    """Return a cached ``Cron``."""
     return Cron(expression, timezone)
 
 
@@ -134,7 +133,6 @@ def check_cron(expression: str) -> str:
 
 
 def _error_text(expression: str, fields: list[str]) -> str:
-    """Return the error text for an invalid expression, with the character position."""
     position = 0
     for number, field in enumerate(fields):
         position = expression.index(field, position)

@@ -37,6 +37,10 @@ def to_micros(value: Duration, name: str) -> int:
     return micros
 
 
+def to_seconds_or_none(value: Duration | None, name: str) -> float | None:
+    return None if value is None else to_micros(value, name) / SECOND
+
+
 def to_instant(value: datetime, name: str) -> int:
     """Return the aware datetime in microseconds since 1970."""
     if not isinstance(value, datetime):

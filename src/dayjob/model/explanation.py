@@ -54,7 +54,6 @@ class Situation(Struct, frozen=True):
 
 
 def explain(id: str, job: Job | None, situation: Situation) -> Explanation:
-    """Return the reasons for the job's state."""
     if job is None:
         text = "There is no such job: the id is unknown, or the job finished and is no longer kept."
         return Explanation(id, None, (Reason("unknown", text),))
@@ -65,7 +64,8 @@ def explain(id: str, job: Job | None, situation: Situation) -> Explanation:
     else:
         reasons = _waiting(job, situation)
     if job.suspect:
-        reasons.append(_suspect(job))
+        text = f"It is suspect, so no other job starts beside it. Its last run: {_short(job.last_error)}."
+        reasons.append(Reason("suspect", text, {"error": job.last_error}))
     return Explanation(job.id, job.state, tuple(reasons))
 
 
@@ -119,13 +119,7 @@ def _limited(job: Job, situation: Situation) -> Reason:
     return Reason("limited", text, data)
 
 
-def _suspect(job: Job) -> Reason:
-    text = f"It is suspect, so no other job starts beside it. Its last run: {_short(job.last_error)}."
-    return Reason("suspect", text, {"error": job.last_error})
-
-
 def _no_worker(job: Job, situation: Situation) -> list[Reason]:
-    """Return a reason if no live worker serves the queue or has the task."""
     serving = [worker for worker in situation.workers if worker.serves(job.queue)]
     if not serving:
         live = len(situation.workers)
@@ -178,7 +172,6 @@ def _finished(job: Job) -> Reason:
 
 
 def _short(error: str | None) -> str:
-    """Return the line of an error with its message."""
     lines = (error or "").strip().splitlines() or ["no reason given"]
     line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
     return explained(line) if len(line) <= 300 else f"{line[:297]}..."

@@ -142,7 +142,6 @@ encode_settings = msgspec.json.Encoder().encode
 
 
 def limit_name(bucket: Bucket) -> str:
-    """Return the name of the bucket's limit."""
     return bucket.partition(":")[0]
 
 

@@ -15,7 +15,14 @@ from msgspec.structs import replace
 
 from dayjob.errors import ConfigError
 from dayjob.model.cron import Every, Timing, check_cron, cron, find_zone
-from dayjob.model.durations import SECOND, Duration, to_datetime, to_datetime_or_none, to_micros
+from dayjob.model.durations import (
+    SECOND,
+    Duration,
+    to_datetime,
+    to_datetime_or_none,
+    to_micros,
+    to_seconds_or_none,
+)
 from dayjob.model.job import DedupScope, DedupUntil, Latest, NewJob, by_name
 from dayjob.model.names import KEY_BYTES, as_config_error, check_name
 
@@ -278,13 +285,9 @@ def to_schedule(recurring: Recurring, template: NewJob, app: str | None) -> Sche
         dedup_key=template.dedup_key,
         dedup_until=template.dedup_until,
         dedup=template.dedup,
-        dedup_max_delay=_seconds(template.dedup_max_delay, "dedup_max_delay"),
-        dedup_for=_seconds(template.dedup_for, "dedup_for"),
+        dedup_max_delay=to_seconds_or_none(template.dedup_max_delay, "dedup_max_delay"),
+        dedup_for=to_seconds_or_none(template.dedup_for, "dedup_for"),
         dedup_scope=template.dedup_scope,
         app=app,
         **options,
     )
-
-
-def _seconds(duration: Duration | None, name: str) -> float | None:
-    return None if duration is None else to_micros(duration, name) / SECOND

@@ -110,15 +110,12 @@ class Signals:
 
     @property
     def topics(self) -> list[Topic]:
-        """The topics with listeners."""
         return list(self._listeners)
 
     def has_listener(self, topic: Topic) -> bool:
-        """Return whether the topic has listeners."""
         return topic in self._listeners
 
     def has_listeners(self, kind: str) -> bool:
-        """Return whether a topic of this kind has listeners."""
         return any(topic[0] == kind for topic in self._listeners)
 
     @contextmanager

@@ -33,16 +33,13 @@ class ManualClock:
         micros = to_micros(by, "by")
         self._now += micros
         self._elapsed += micros
-        self._wake()
+        for deadline, alarm in self._timers:
+            if deadline is not None and deadline <= self._elapsed:
+                alarm.set()
 
     def set(self, time: datetime) -> None:
         """Jump to a time, also back. Waits use the elapsed time, so a jump does not end them."""
         self._now = to_instant(time, "time")
-
-    def _wake(self) -> None:
-        for deadline, alarm in self._timers:
-            if deadline is not None and deadline <= self._elapsed:
-                alarm.set()
 
     async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
         if event.is_set():

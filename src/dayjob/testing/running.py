@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any
 
+from msgspec import Struct
+
 from dayjob.app import App
 from dayjob.context import CALLING_THREAD, Context
 from dayjob.errors import JobFailed
@@ -125,12 +127,11 @@ def eager(app: App, *, raises: bool = True) -> Iterator[App]:
         app.runner = before
 
 
-class EagerRunner:
+class EagerRunner(Struct):
     """Drains an app after each enqueue, except for those of handlers: the drain under way runs their jobs."""
 
-    def __init__(self, app: App, raises: bool) -> None:
-        self._app = app
-        self._raises = raises
+    _app: App
+    _raises: bool
 
     def run(self) -> None:
         if not _draining.get():

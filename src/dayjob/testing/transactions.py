@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from dayjob.broker import Broker
+from dayjob.broker.session import Unit
 from dayjob.engines.base import Insertion
 from dayjob.engines.caller_connection import is_aiosqlite, started
 from dayjob.engines.store import run_now
@@ -20,7 +21,6 @@ from dayjob.errors import InvalidState
 from dayjob.model.job import Enqueued, id_text
 from dayjob.runtime.ids import new_key
 
-Unit = tuple[Insertion, ...]
 Rows = Sequence[Sequence[Any]]
 
 _ACCEPTED = (

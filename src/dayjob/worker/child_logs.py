@@ -38,7 +38,6 @@ def log_levels() -> dict[str, int]:
 
 
 def log_from_child(fields: Mapping[str, Any]) -> None:
-    """Log a record of a child process."""
     try:
         record = logging.makeLogRecord(dict(fields))
         logger = logging.getLogger(record.name)

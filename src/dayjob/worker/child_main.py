@@ -39,7 +39,6 @@ from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.child_logs import forward_logs, set_levels
 from dayjob.worker.child_messages import (
     Called,
-    Cancelled,
     Ended,
     Frames,
     Logged,
@@ -80,13 +79,9 @@ def _ignore_stop_signals() -> None:
     A handler ignores them. With ``SIG_IGN``, processes that the job starts would ignore them too.
     """
     for number in STOP_SIGNALS:
-        signal.signal(number, _ignore)
+        signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     os.register_at_fork(after_in_child=set_defaults)
-
-
-def _ignore(*_: object) -> None:
-    return
 
 
 class Connection:
@@ -190,7 +185,9 @@ class Child:
             while (received := self._jobs.get()) is not None:
                 start, context = received
                 self._connection.send(Started(claim_of(context.job)))
-                ended = self._perform(start, context)
+                ended = self._outcome(start, context)
+                if context.charges is not None:
+                    ended.charges = dict(context.charges)
                 self._running = None
                 self._connection.send(ended)
                 self._logs.report_dropped()
@@ -211,8 +208,9 @@ class Child:
             self._accept(message)
         elif isinstance(message, ShuttingDown):
             self._shutting_down.set(message.reason)
-        elif self._running is not None:
-            _cancel(self._running, message)
+        elif (context := self._running) is not None:
+            context.job.cancel_requested |= message.requested
+            context.cancelled.set(message.reason)
 
     def _accept(self, start: Start) -> None:
         if start.shutting_down is not None:
@@ -228,12 +226,6 @@ class Child:
     def _report_progress(self, context: Context, fraction: float, message: str) -> None:
         if context is self._running:
             self._connection.send(Progressed(claim_of(context.job), fraction, clean_error(message)))
-
-    def _perform(self, start: Start, context: Context) -> Ended:
-        ended = self._outcome(start, context)
-        if context.charges is not None:
-            ended.charges = dict(context.charges)
-        return ended
 
     def _outcome(self, start: Start, context: Context) -> Ended:
         if start.log_levels != self._log_levels:
@@ -376,12 +368,6 @@ def _registered(start: Start) -> AnyTask | None:
     if app is not None and app.name == name and app.url != url and Broker(url).capabilities.multi_process:
         app.url = url  # That of the worker. A relative path may have been resolved in another folder here.
     return task
-
-
-def _cancel(context: Context, message: Cancelled) -> None:
-    if message.requested:
-        context.job.cancel_requested = True
-    context.cancelled.set(message.reason)
 
 
 def _handle(handler: Callable[[], Any]) -> Any:

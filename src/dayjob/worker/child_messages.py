@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, msgpack, structs
 
 from dayjob.broker.validation import error_text
-from dayjob.model.durations import SECOND, Duration, to_micros
+from dayjob.model.durations import to_seconds_or_none
 from dayjob.model.job import Job, JobState, NewJob
 from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
@@ -159,7 +159,7 @@ def packed(settlement: Settlement) -> Ended:
         error=None
         if error is None
         else error_text(error if isinstance(error, BaseException) else str(error)),
-        delay=_seconds(settlement.delay, "delay"),
+        delay=to_seconds_or_none(settlement.delay, "delay"),
         result=settlement.result,
         enqueue=[_follow_up(job) for job in settlement.enqueue],
         kv=None if settlement.kv is None else dict(settlement.kv),
@@ -186,14 +186,10 @@ def unpacked(ended: Ended, task: AnyTask, job: Job) -> Settlement:
 def _follow_up(job: NewJob) -> FollowUp:
     expires = job.expires
     fields = structs.asdict(job) | {
-        "delay": _seconds(job.delay, "delay"),
-        "expires": expires if isinstance(expires, datetime) else _seconds(expires, "expires"),
+        "delay": to_seconds_or_none(job.delay, "delay"),
+        "expires": expires if isinstance(expires, datetime) else to_seconds_or_none(expires, "expires"),
         "headers": None if job.headers is None else dict(job.headers),
         "kv": None if job.kv is None else dict(job.kv),
         "id": None if job.id is None else str(job.id),
     }
     return FollowUp(**fields)
-
-
-def _seconds(duration: Duration | None, name: str) -> float | None:
-    return None if duration is None else to_micros(duration, name) / SECOND

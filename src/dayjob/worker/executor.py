@@ -311,7 +311,6 @@ class Executor:
 
 
 async def in_scope(scope: AbstractAsyncContextManager[Any], call: Callable[[], Awaitable[Any]]) -> Any:
-    """Run the call inside the tenant's scope."""
     async with scope:
         return await call()
 

@@ -34,7 +34,6 @@ class QueueOrder:
         self._credits = dict.fromkeys(self._weights, 0)
 
     def next(self) -> tuple[str, ...]:
-        """Return the queues for the next claim."""
         if not self._weights:
             return self.queues
         for queue, weight in self._weights.items():

@@ -26,7 +26,7 @@ from dayjob.model.durations import Duration
 from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import SYSTEM
-from dayjob.runtime.threads import joined
+from dayjob.runtime.threads import call_on, joined
 from dayjob.worker.executor import Run
 from dayjob.worker.registration import Registration
 from dayjob.worker.shared_beats import group_of
@@ -86,7 +86,9 @@ class Heartbeat:
         self._worker_thread = threading.get_ident()
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
-        self._thread = threading.Thread(target=self._serve, name="dayjob-heartbeat", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: self._loop.run_until_complete(self._run()), name="dayjob-heartbeat", daemon=True
+        )
         self._group = group_of(broker)
         self._sharing: asyncio.Task[None] | None = None
         self._unconfirmed = False
@@ -103,9 +105,6 @@ class Heartbeat:
         self._loop.call_soon_threadsafe(self._stopped.set)
         await joined(self._thread)
         self._loop.close()
-
-    def _serve(self) -> None:
-        self._loop.run_until_complete(self._run())
 
     async def _run(self) -> None:
         failing = False
@@ -149,13 +148,14 @@ class Heartbeat:
             with suppress(DayjobError):
                 await own.close()
 
-    async def _store(self, broker: Broker, due: list[Run], beats: bool) -> None:
-        """Store everything that is due."""
+    async def _store(self, broker: Broker, due: list[Run], beats: bool) -> bool:
         await self._release(broker)
         await self._renew(broker, due)
         if beats:
-            await self._registration.beat(broker, self._running(), self._on_replaced)
+            replaced = partial(call_on, self._worker_loop, self._replaced)
+            await self._registration.beat(broker, self._running(), replaced)
             self._unconfirmed = False
+        return True
 
     # Heartbeats that are shared with other workers.
 
@@ -181,49 +181,41 @@ class Heartbeat:
             self._sharing = None
 
     async def _store_beats(self, beats: Sequence[Beat]) -> bool:
-        """Store the heartbeats of several workers."""
-        stored: list[bool] = []
-
-        async def store() -> None:
-            stored.append(await self._broker.store_beats(beats))
-
-        if not await self._on_worker_loop(store(), RESPONSE):
-            stored.append(await (await self._own_broker()).store_beats(beats))
-        return stored[-1]
+        stored = await self._on_worker_loop(self._broker.store_beats(beats), RESPONSE)
+        return await (await self._own_broker()).store_beats(beats) if stored is None else stored
 
     # The worker's event loop.
 
-    async def _store_on_worker_loop(self, due: list[Run], beats: bool) -> bool:
-        """``_store`` on the worker's event loop. Return False if it does not respond, or is at its end."""
+    async def _store_on_worker_loop(self, due: list[Run], beats: bool) -> bool | None:
+        """``_store`` on the worker's event loop. Return None if it does not respond, or is at its end."""
         leases = [self._broker.lease_of(run.job.queue, self._lease) for run in due]
         limit = min([RESPONSE, *(lease / 8 for lease in leases)])
         return await self._on_worker_loop(self._store(self._broker, due, beats), limit)
 
-    async def _on_worker_loop(self, storing: Coroutine[Any, Any, None], limit: float) -> bool:
-        """Run it there. Return False if the loop does not respond within the limit, or is at its end."""
+    async def _on_worker_loop(self, storing: Coroutine[Any, Any, bool], limit: float) -> bool | None:
+        """Run it there. Return None if the loop does not respond within the limit, or is at its end."""
         if self.blocked_for() > limit:
             storing.close()
-            return False
+            return None
         try:
             stored = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(storing, self._worker_loop))
         except RuntimeError:  # The loop is closed.
             storing.close()
-            return False
+            return None
         try:
             while not stored.done():
                 self._probe()
                 await asyncio.wait({stored}, timeout=limit)
                 if not stored.done() and self.blocked_for() > limit:
-                    return False
+                    return None
         finally:
             stored.cancel()  # The repetition of a write that was under way is harmless.
         if stored.cancelled():  # The host of the loop has cancelled all tasks.
-            return False
+            return None
         try:
-            stored.result()
+            return stored.result()
         except Closed:
-            return False
-        return True
+            return None
 
     def _until_next(self) -> float:
         renewals = (run.renew_at for run in self._runs() if not run.lost)
@@ -239,20 +231,12 @@ class Heartbeat:
         now = SYSTEM.elapsed()
         for run, renewal in zip(due, renewed, strict=True):
             if renewal.lease_us is None:
-                self._call_worker(run.lose)
+                call_on(self._worker_loop, run.lose)
             else:
                 run.job.lease_us = renewal.lease_us
                 run.renew_at = now + broker.lease_of(run.job.queue, self._lease) / 2
                 if renewal.cancel_requested:
-                    self._call_worker(run.cancel_requested)
-
-    def _on_replaced(self, old: str) -> None:
-        self._call_worker(partial(self._replaced, old))
-
-    def _call_worker(self, callback: Callable[[], None]) -> None:
-        """Call back on the worker's event loop."""
-        with suppress(RuntimeError):  # The worker's loop is closed, so the worker has stopped.
-            self._worker_loop.call_soon_threadsafe(callback)
+                    call_on(self._worker_loop, run.cancel_requested)
 
     # A blocked event loop.
 
@@ -265,7 +249,7 @@ class Heartbeat:
         """Request a response from the worker's event loop, unless one is still missing."""
         if self._probed_at is None:
             self._probed_at = SYSTEM.elapsed()
-            self._call_worker(self._loop_responded)
+            call_on(self._worker_loop, self._loop_responded)
 
     def _is_blocked(self) -> bool:
         self._probe()
@@ -295,5 +279,5 @@ class Heartbeat:
             _log.warning(
                 "%d jobs had not begun behind the blocked event loop and were released", len(self._taken)
             )
-            self._call_worker(partial(self._released, self._taken))
+            call_on(self._worker_loop, self._released, self._taken)
             self._taken = []

@@ -21,8 +21,7 @@ from dayjob.runtime.threads import call_on
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-_Listener = tuple[AbstractEventLoop, Callable[[], None]]
-_listeners: list[_Listener] = []
+_listeners: list[tuple[AbstractEventLoop, Callable[[], None]]] = []
 _before: dict[int, Any] = {}
 _pid = os.getpid()
 

@@ -73,7 +73,6 @@ class ProcessPool:
                 child.kill()
 
     async def _acquire(self) -> ChildProcess:
-        """Return an idle child, the one used last, or a new one."""
         await self._slots.acquire()
         try:
             if self._closed:

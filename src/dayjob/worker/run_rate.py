@@ -41,7 +41,6 @@ class RunRate:
         self._last_end = float("-inf")
 
     def record(self, seconds: float, ended_at: float) -> None:
-        """Count a run that has ended."""
         since_last = ended_at - self._last_end
         self._last_end = ended_at
         if since_last < IDLE + seconds:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,7 @@ from dayjob.broker import Broker
 from dayjob.broker.worker_registry import Beat
 from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.threads import call_on
 
 CONFIRMED_WITHIN = 6
 """A shared heartbeat is confirmed within this fraction of ``dead_after``, or its worker stores it itself."""
@@ -85,7 +87,7 @@ class BeatGroup:
             self._batch.append((beat, confirmed))
             is_first = len(self._batch) == 1
             if is_first:
-                self._full = lambda: _call(loop, full)
+                self._full = partial(call_on, loop, full.set)
             if len(self._batch) >= self._size:
                 self._full()
         try:
@@ -119,11 +121,6 @@ class BeatGroup:
         with self._guard:
             batch, self._batch = self._batch, []
             return batch
-
-
-def _call(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # The first worker has stopped.
-        loop.call_soon_threadsafe(event.set)
 
 
 _groups: dict[tuple[int, str], BeatGroup] = {}

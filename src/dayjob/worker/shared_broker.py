@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
+from msgspec import Struct
+
 from dayjob.app import App
 from dayjob.broker import Broker
 
 
-class _Users:
-    def __init__(self, was_open: bool) -> None:
-        self.was_open = was_open
-        self.workers = 0
+class _Users(Struct):
+    was_open: bool
+    workers: int = 0
 
 
 _users: WeakKeyDictionary[Broker, _Users] = WeakKeyDictionary()

@@ -133,7 +133,6 @@ class Slots:
 
     @property
     def in_use(self) -> int:
-        """The number of slots in use."""
         return len(self.tasks) + self._thread_limit.granted
 
     @property

@@ -120,10 +120,8 @@ class ThreadPool:
     def _return_results(self) -> None:
         self._returning = False
         while self._results:
-            self._done(*self._results.popleft())
-
-    def _done(self, call: Call, result: Any, error: BaseException | None) -> None:
-        if call.future.cancelled():
-            self._limit.end_abandoned()
-        else:  # The error is part of the result: SystemExit as an exception would end the event loop.
-            call.future.set_result((result, error))
+            call, *returned = self._results.popleft()
+            if call.future.cancelled():
+                self._limit.end_abandoned()
+            else:  # The error is part of the result: SystemExit as an exception would end the event loop.
+                call.future.set_result(returned)

@@ -23,7 +23,7 @@ from dayjob.broker.validation import error_text
 from dayjob.context import Context
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
 from dayjob.events import Event, outcome_events
-from dayjob.model.durations import SECOND, Duration, to_micros
+from dayjob.model.durations import SECOND, Duration, to_micros, to_seconds_or_none
 from dayjob.model.job import Job, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KEY_BYTES, check_name, check_queue, counted
@@ -124,7 +124,7 @@ class Worker:
             _check_at_least_one(max_jobs=max_jobs)
         self.done = 0
         """The number of settled runs."""
-        self._job_timeout = None if job_timeout is None else to_micros(job_timeout, "job_timeout") / SECOND
+        self._job_timeout = to_seconds_or_none(job_timeout, "job_timeout")
         self._shutdown_timeout = to_micros(shutdown_timeout, "shutdown_timeout") / SECOND
         self._lease = lease
         self._unknown_task: OnUnknown = unknown_task
@@ -567,7 +567,6 @@ class Worker:
         self._give_back_later()
 
     def _release(self, runs: Sequence[Run]) -> None:
-        """Release the jobs of runs that have not begun."""
         self._accepted -= len(runs)
         for run in runs:
             self._settle(run, Settlement(run.job, Transition.RELEASE))

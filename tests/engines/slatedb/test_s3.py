@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from slatedb import uniffi
 
 from dayjob import Broker, ConfigError, EngineUnavailable, JobState, NewJob
-from dayjob.duties.duties import Sample
+from dayjob.broker.history import History
 from dayjob.engines.base import ClaimRequest, DocumentWrite, RetentionTimes, SettleOp, Token, Transient
 from dayjob.engines.registry import parse
 from dayjob.engines.slatedb import create, keys, store_thread, values
 from dayjob.engines.slatedb.engine import SlateEngine
 from dayjob.engines.slatedb.opening import check_owner
 from dayjob.engines.slatedb.settings import SlateSettings
+from dayjob.model.durations import SECOND
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.slatedb.conftest import QUIET
@@ -191,10 +192,10 @@ async def test_an_idle_engine_writes_nothing(
     The sample of the counters would be written after the minute, so its duty is off.
     """
 
-    async def rest(_: Sample) -> float:
-        return 3600
+    async def rest(_: History) -> int:
+        return 3600 * SECOND
 
-    monkeypatch.setattr(Sample, "run_once", rest)
+    monkeypatch.setattr(History, "sample", rest)
     async with Broker(f"{base}?endpoint={proxy.endpoint}&flush_ms=20&beat=3600") as broker:
         await broker.enqueue("q", delay=3600)
         await quiescence(proxy)

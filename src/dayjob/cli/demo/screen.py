@@ -14,8 +14,8 @@ from dayjob.cli.demo.audit import Audit, Row
 class Screen:
     """Lines are plain without a terminal, and ASCII only, so that any encoding can print them."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
+    def __init__(self) -> None:
+        self._console = Console()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),

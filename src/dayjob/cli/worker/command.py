@@ -45,7 +45,6 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
 
 
 def _address(context: click.Context, option: click.Parameter, given: str | None) -> Address | None:
-    """Return the host and the port."""
     if given is None:
         return None
     host, _, port = given.rpartition(":")

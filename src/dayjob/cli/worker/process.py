@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,7 @@ TASKS_TIMEOUT, THREADS_TIMEOUT = 1.0, 3.0
 
 def run_worker(options: WorkerOptions) -> int:
     """Run a worker in this process until a signal or, with ``burst``, until no job is ready."""
-    worker = make_worker(load_app(options.app), options)
-    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
-    with _serving_metrics(worker, options.metrics, options.metrics_host):
-        code, ended = _run(worker, options, threads)
-    return _leave(code, threads, ended)
+    return _run(make_worker(load_app(options.app), options), options)
 
 
 def run_child(options: WorkerOptions, descriptor: int) -> int:
@@ -80,18 +76,14 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
     if options.processes > 1:
         join_tree(link)
     watcher.start()
-    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     # A service manager may signal this process too. Only STOP_NOW counts as the second signal.
-    with _serving_metrics(worker, options.metrics, options.metrics_host):
-        code, ended = _run(worker, options, threads, signals=1)
-    if code == OK and (watcher.replace or _reached_max_jobs(worker, options)):
-        code = REPLACE
-    return _leave(code, threads, ended)
+    return _run(
+        worker, options, signals=1, replaced=lambda: watcher.replace or _reached_max_jobs(worker, options)
+    )
 
 
 @contextmanager
-def _serving_metrics(worker: Worker, address: Address | None, hosts: tuple[str, ...] = ()) -> Iterator[None]:
-    """Measure the worker's jobs and serve the metrics, if an address is given."""
+def _serving_metrics(worker: Worker, address: Address | None, hosts: tuple[str, ...]) -> Iterator[None]:
     if address is None:
         yield
         return
@@ -155,14 +147,17 @@ def take_over(app: App) -> None:
 
 
 def _run(
-    worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int = 2
-) -> tuple[int, bool]:
-    """Run the worker. Return the exit code, and whether the tasks of its handlers have ended.
+    worker: Worker, options: WorkerOptions, signals: int = 2, replaced: Callable[[], bool] = lambda: False
+) -> int:
+    """Run the worker, whose first ``signals`` stop signals count. Return the exit code.
 
-    Of its stop signals, the first ``signals`` count.
+    It is ``REPLACE`` after a clean end if ``replaced`` returns true.
     """
-    dashboard = None if options.dashboard is None else serve_with(worker.app, options.dashboard)
-    try:
+    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    with ExitStack() as stack:
+        stack.enter_context(_serving_metrics(worker, options.metrics, options.metrics_host))
+        if options.dashboard is not None:
+            stack.callback(serve_with(worker.app, options.dashboard).stop)
         collect_less_often()
         limit_heaps()
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -173,14 +168,12 @@ def _run(
             ended = _end_tasks(loop)
             if ended:
                 runner.close()
-        return code, ended
-    finally:
-        if dashboard is not None:
-            dashboard.stop()
+    if code == OK and replaced():
+        code = REPLACE
+    return _leave(code, threads, ended)
 
 
 def _exit_code(worker: Worker, loop: asyncio.AbstractEventLoop, serve: Coroutine[Any, Any, None]) -> int:
-    """Run the loop until the worker ends. Return the exit code."""
     code = FAILED
     try:
         _run_until_complete(loop, loop.create_task(serve))

@@ -96,7 +96,6 @@ class Child:
             self._writer.write(sent)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Handle the messages of the child, until its end of the link is closed."""
         with suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 kind, payload = await read_message(reader)

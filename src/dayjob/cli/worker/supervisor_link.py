@@ -92,6 +92,7 @@ class SupervisorLink:
     def __init__(self, descriptor: int, shutdown_timeout: float) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
+        self._incoming = self._socket.makefile("rb")
         self._kill_after = shutdown_timeout + KILL_AFTER
         self._worker: Worker | None = None
         self._guard = threading.Lock()
@@ -198,20 +199,10 @@ class SupervisorLink:
 
     def _read(self) -> tuple[bytes, bytes] | None:
         """Return the next message; None at the end of the stream."""
-        head = self._receive(1 + _LENGTH)
-        if head is None:
-            return None
-        payload = self._receive(int.from_bytes(head[1:], "big"))
-        return None if payload is None else (head[:1], payload)
-
-    def _receive(self, size: int) -> bytes | None:
-        received = b""
-        while len(received) < size:
-            try:
-                part = self._socket.recv(size - len(received))
-            except OSError:
-                return None
-            if not part:
-                return None
-            received += part
-        return received
+        with suppress(OSError):
+            head = self._incoming.read(1 + _LENGTH)
+            size = int.from_bytes(head[1:], "big")
+            payload = self._incoming.read(size)
+            if len(head) == 1 + _LENGTH and len(payload) == size:
+                return head[:1], payload
+        return None

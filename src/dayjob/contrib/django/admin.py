@@ -95,7 +95,6 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[misc]
         )  # fmt: skip
 
     def _act(self, request: HttpRequest, id: str) -> HttpResponse:
-        """Cancel or requeue the job, and record it in the log of the admin."""
         if not self.has_change_permission(request):
             raise PermissionDenied
         action = request.POST.get("action")

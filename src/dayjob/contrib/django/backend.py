@@ -146,16 +146,13 @@ def _dayjob_task(task: Task) -> dayjob.Task[Any, Any, Any]:
     if found is None:
         options = task.get_backend().options
         attempts = options.get("max_attempts")
+        final = Retry.custom(lambda attempt, error: None)  # In Django an exception is final.
         found = app.task(
             name=task.module_path,
-            retry=Retry.custom(_no_retry) if attempts is None else Retry(attempts=attempts),
+            retry=final if attempts is None else Retry(attempts=attempts),
             timeout=options.get("timeout"),
         )(_async_runner(task) if is_coroutine_function(task.func) else _runner(task))
     return found
-
-
-def _no_retry(attempt: int, error: BaseException) -> None:
-    """The retry policy of Django: an exception is final."""
 
 
 def _options(result: TaskResult) -> Any:
@@ -252,7 +249,6 @@ def _found(job: Job | None, id: str) -> TaskResult:
 
 
 def _result(task: Task, job: Job) -> TaskResult:
-    """Return the result of a job as its record has it."""
     header = msgspec.json.decode(job.headers[TASK_HEADER], type=Header)
     call = msgspec.json.decode(job.payload, type=Call)
     first = job.errors[0].time if job.errors and job.attempts > 1 else job.claimed_at

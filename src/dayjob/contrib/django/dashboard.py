@@ -15,7 +15,6 @@ from django.contrib.admin.views.decorators import staff_member_required
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.views.decorators.csrf import csrf_exempt
-from starlette.requests import Request
 from starlette.types import Message, Scope
 
 from dayjob.contrib.django.site_app import app
@@ -74,17 +73,11 @@ def _scope(request: HttpRequest, path: str) -> Scope:
     }
 
 
-def _authorize(request: Request) -> User:
-    user: User = request.scope[USER]
-    return user
-
-
 def _dashboard() -> Dashboard:
-    """Return the dashboard of this event loop."""
     loop = asyncio.get_running_loop()
     found = _dashboards.get(loop)
     if found is None:
-        found = _dashboards[loop] = make_dashboard(app, authorize=_authorize)
+        found = _dashboards[loop] = make_dashboard(app, authorize=lambda request: request.scope[USER])
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from msgspec import Struct
 
 from dayjob import App, Context, Enqueued, InvalidState, Job, NewJob, Task
 from dayjob.app import refuse_event_loop
@@ -165,12 +166,11 @@ class DjangoApp(App):
                 store()
 
 
-class StoreLater:
+class StoreLater(Struct, eq=False):
     """Stores jobs after a commit."""
 
-    def __init__(self, app: DjangoApp, jobs: Sequence[NewJob]) -> None:
-        self._app = app
-        self._jobs = jobs
+    _app: DjangoApp
+    _jobs: Sequence[NewJob]
 
     def __call__(self) -> None:
         App.store(self._app, self._jobs)
