@@ -12,12 +12,14 @@ _SQL = "engines/postgres/sql/"
 MUTATIONS = (
     Mutation(
         "an ack without the fence", _POSTGRES, _SQL + "ack.sql",
-        "$6::bigint = 0 AND jobs.id = op.id AND jobs.claim = op.claim", "$6::bigint = 0 AND jobs.id = op.id",
+        "$6::bigint = 0 AND jobs.id = ANY (ARRAY[op.id]) AND jobs.claim = op.claim",
+        "$6::bigint = 0 AND jobs.id = ANY (ARRAY[op.id])",
         "conformance/test_stale_claims.py",
     ),
     Mutation(
         "an ack that is kept without the fence", _POSTGRES, _SQL + "ack.sql",
-        "$6 <> 0 AND jobs.id = op.id AND jobs.claim = op.claim", "$6 <> 0 AND jobs.id = op.id",
+        "$6 <> 0 AND jobs.id = ANY (ARRAY[op.id]) AND jobs.claim = op.claim",
+        "$6 <> 0 AND jobs.id = ANY (ARRAY[op.id])",
         "conformance/test_stale_claims.py",
     ),
     Mutation(
