@@ -390,6 +390,13 @@ class Engine(Protocol):
     """Keys of the jobs of ``settle`` and ``compare_and_set`` that were not stored: the id existed, or the
     dedup key was held. The broker takes them out."""
 
+    def __init__(self, timeout: float = 0.0) -> None:
+        self.signals = Signals()
+        self.timeout = timeout
+        self.retention = RetentionByQueue()
+        self.ended = deque()
+        self.skipped = set()
+
     async def open(self) -> None:
         """Connect; create the layout or migrate an older one; refuse a newer one with ``ConfigError``."""
 

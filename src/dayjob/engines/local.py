@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections import deque
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -12,10 +11,10 @@ from typing import Any, Generic, TypeVar
 
 from dayjob.engines import verbs
 from dayjob.engines.base import (
-    Capabilities,
     ClaimRequest,
     Document,
     DocumentWrite,
+    Engine,
     Insertion,
     JobQuery,
     Progress,
@@ -23,7 +22,6 @@ from dayjob.engines.base import (
     Renewed,
     Reply,
     Reschedule,
-    RetentionByQueue,
     SettleOp,
     Token,
     claim_key,
@@ -82,20 +80,14 @@ class Subscribers:
                     loop.call_soon_threadsafe(publish, signals)
 
 
-class LocalEngine(ABC, Generic[StoreType]):
+class LocalEngine(Engine, Generic[StoreType]):
     """The verbs of ``engines.base.Engine``, run on a store in the engine's own way, but not its opening.
 
     ``_write`` runs a verb and publishes its topics after the commit. ``_read`` runs one that changes nothing.
     """
 
-    capabilities: Capabilities
-
     def __init__(self, clock: Clock, timeout: float = 0.0) -> None:
-        self.signals = Signals()
-        self.timeout = timeout
-        self.retention = RetentionByQueue()
-        self.ended: deque[EndedJob] = deque()
-        self.skipped: set[bytes] = set()
+        super().__init__(timeout)
         self._clock = clock
 
     @abstractmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from dayjob.engines.base import (
     Renewal,
     Renewed,
     Reschedule,
-    RetentionByQueue,
     Token,
     Transient,
 )
@@ -49,7 +47,7 @@ from dayjob.model.job import (
 from dayjob.model.lifecycle import CANCELLED, EXPIRED, REQUEUED
 from dayjob.model.limits import LimitInfo
 from dayjob.runtime.clock import Clock
-from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, queue_topic
+from dayjob.runtime.signals import CANCEL, DUE, Topic, queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
 
@@ -68,11 +66,7 @@ class PostgresEngine(Writes):
     )
 
     def __init__(self, settings: PostgresSettings, clock: Clock | None) -> None:
-        self.signals = Signals()
-        self.timeout = settings.timeout
-        self.retention = RetentionByQueue()
-        self.ended: deque[EndedJob] = deque()
-        self.skipped: set[bytes] = set()
+        super().__init__(settings.timeout)
         self._settings = settings
         self._clock = clock
         self._statements = Statements(settings.schema)

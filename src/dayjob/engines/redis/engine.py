@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from struct import Struct as Layout
@@ -19,13 +18,13 @@ from dayjob.engines.base import (
     Diagnostic,
     Document,
     DocumentWrite,
+    Engine,
     Insertion,
     JobQuery,
     Progress,
     Renewal,
     Renewed,
     Reschedule,
-    RetentionByQueue,
     SettleOp,
     Token,
 )
@@ -46,7 +45,6 @@ from dayjob.model.lifecycle import CANCELLED, REQUEUED
 from dayjob.model.limits import LimitInfo
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import new_key
-from dayjob.runtime.signals import Signals
 
 _log = logging.getLogger("dayjob.redis")
 
@@ -67,7 +65,7 @@ _CLAIM = Layout("16s16s")
 _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
 
 
-class RedisEngine:
+class RedisEngine(Engine):
     """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
@@ -76,11 +74,7 @@ class RedisEngine:
     )  # fmt: skip
 
     def __init__(self, settings: RedisSettings, clock: Clock | None) -> None:
-        self.signals = Signals()
-        self.timeout = settings.timeout
-        self.retention = RetentionByQueue()
-        self.ended: deque[EndedJob] = deque()
-        self.skipped: set[bytes] = set()
+        super().__init__(settings.timeout)
         self._settings = settings
         self._clock = clock
         self._keys = settings.keys
