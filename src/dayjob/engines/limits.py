@@ -181,14 +181,11 @@ class Limiter:
             self._firsts.clear()
             if line is not None:
                 self._freed[line] += dict(record.limits).get(line, 1)
-            return
-        if before is not JobState.RUNNING and before is not JobState.PENDING:
-            return
-        if before is JobState.RUNNING:
+        elif before is JobState.RUNNING:
             self.give_back(record.limits)
-            return
-        for name, units in record.limits:
-            self._freed[name] += units
+        elif before is JobState.PENDING:
+            for name, units in record.limits:
+                self._freed[name] += units
 
     def give_back(self, limits: Units) -> None:
         """Give back the room of a run that has ended."""
@@ -225,9 +222,8 @@ class Limiter:
         for name, bucket in self._buckets.items():
             self._save(name, bucket)
         self._buckets.clear()
-        if self._deltas:
-            self._store.count(self._deltas)
-            self._deltas.clear()
+        self._store.count(self._deltas)
+        self._deltas.clear()
 
     def _wake_all(self, freed: Mapping[str, int], limit: int | None = None) -> int:
         woken = 0
