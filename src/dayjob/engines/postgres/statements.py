@@ -43,9 +43,12 @@ _CONSTANTS = {
     **rows.INSERT_LISTS,
     **rows.CALL_LISTS,
     "CLOCK": "clock AS MATERIALIZED (SELECT dayjob.now_us($2) AS now)",
+    "CLOCK_FIRST": "clock AS MATERIALIZED (SELECT dayjob.now_us($1) AS now)",
+    "DEPARTED": "departed AS MATERIALIZED (SELECT array_agg(ROW('running', limits, NULL, NULL)"
+    "::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs FROM ended)",
     "WOKEN": "woken AS MATERIALIZED (SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) "
     "ELSE '{}' END AS topics FROM departed)",
-    "STORED": "stored AS (INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result)",
+    "STORE": "INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result",
     "COUNT_MOVED": """counted AS (
     INSERT INTO dayjob.counters (queue, pending, scheduled, limited)
     SELECT queue, count(*) FILTER (WHERE state = 'pending') - count(*) FILTER (WHERE before = 'pending'),
@@ -59,9 +62,10 @@ _CONSTANTS = {
     FROM removed GROUP BY queue
 )""",
 }
-"""The last five are common table expressions: the time, $2 or that of the server; the topics of the lines
-that the jobs in ``departed`` have woken; the reply in ``result``, stored under the token $1; and the counters
-of the waiting jobs in ``saved`` and of the finished ones in ``removed``."""
+"""The last seven are common table expressions, or the text of one: the time, $2 or $1 or that of the server;
+the runs in ``ended`` that leave limits; the topics of the lines that the jobs in ``departed`` have woken; the
+reply in ``result``, stored under the token $1; and the counters of the waiting jobs in ``saved`` and of the
+finished ones in ``removed``."""
 
 _FEW = ("scheduled", "running", "limited")
 """The states of ``few_keys.sql``. Each has a statement of its own, since the indexes are of one state."""

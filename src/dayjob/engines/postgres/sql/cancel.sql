@@ -46,5 +46,5 @@ result AS MATERIALIZED (
         CASE state WHEN 'running' THEN state ELSE 'cancelled' END, attempts)::text), '{}') || (SELECT topics FROM woken) AS reply
     FROM found
 ),
-:STORED
+stored AS (:STORE)
 SELECT reply, CASE WHEN requests AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END FROM result

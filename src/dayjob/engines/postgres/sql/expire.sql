@@ -41,7 +41,5 @@ result AS MATERIALIZED (
     SELECT coalesce(array_agg(json_build_array(id, queue, task, state, 'cancelled', 0)::text), '{}') || (SELECT topics FROM woken) AS reply
     FROM expired
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE reply <> '{}'
-)
+stored AS (:STORE WHERE reply <> '{}')
 SELECT reply FROM result

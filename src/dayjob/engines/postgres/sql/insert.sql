@@ -54,10 +54,7 @@ result AS MATERIALIZED (
         CASE WHEN count(*) < $6 THEN coalesce(array_agg(id::text), '{}') END AS reply
     FROM inserted
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply)
-    SELECT $1::uuid, reply FROM result WHERE $1::uuid IS NOT NULL AND inserted > 0
-)
+stored AS (:STORE WHERE $1::uuid IS NOT NULL AND inserted > 0)
 SELECT reply, CASE WHEN $4::text IS NOT NULL AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END
 --reserving     , ARRAY(SELECT reserved.id::text FROM reserved WHERE reserved.id NOT IN (SELECT inserted.id FROM inserted))
 FROM result
