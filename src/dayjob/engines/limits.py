@@ -9,7 +9,7 @@ too few is a bug. The rules are in ``docs/design/0025-flow-control.md``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -327,20 +327,12 @@ def check_room(jobs: Sequence[Insertion], now: int, waiting: Mapping[str, int]) 
 
 def limit_infos(stored: Mapping[str, bytes], use: Mapping[str, tuple[int, int]]) -> list[LimitInfo]:
     """Return the stored limits by name. ``use`` has the running units and the limited jobs of buckets."""
+    running, limited = Counter[str](), Counter[str]()
+    for bucket, (units, jobs) in use.items():
+        name = bucket if bucket in stored else limit_name(bucket)
+        running[name] += units
+        limited[name] += jobs
     return [
-        LimitInfo(
-            name,
-            decode_settings(stored[name]),
-            *map(sum, zip((0, 0), *_use_of(name, stored, use), strict=True)),
-        )
+        LimitInfo(name, decode_settings(stored[name]), running[name], limited[name])
         for name in sorted(stored)
     ]
-
-
-def _use_of(
-    name: str, stored: Collection[str], use: Mapping[str, tuple[int, int]]
-) -> Iterable[tuple[int, int]]:
-    """Yield the use of the buckets that the limit stored under this name applies to."""
-    for bucket, counts in use.items():
-        if name == bucket or (bucket not in stored and name == limit_name(bucket)):
-            yield counts
