@@ -101,7 +101,6 @@ class Writes(Engine):
         return enqueued
 
     async def _insert(self, jobs: Sequence[Insertion], token: Token | None) -> list[Enqueued]:
-        """Store jobs, with their kv writes, in one commit."""
         database, notifier = self._database, self._notifier
         columns = plain_columns(jobs)
         if columns is not None or is_plain(jobs):
@@ -182,7 +181,6 @@ class Writes(Engine):
         return [settled.pop((op.key, op.claim), _LOST)[0] for op in ops]
 
     async def _settle_with_effects(self, ops: Sequence[SettleOp], token: Token | None) -> StoredReply:
-        """Apply settlements and their effects in one transaction."""
         key = token_key(token)
 
         async def run(connection: Connection) -> StoredReply:
