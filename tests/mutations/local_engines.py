@@ -101,8 +101,8 @@ MUTATIONS = (
     ),
     Mutation(
         "deaths are not announced", _LOCAL, _VERBS,
-        "    return _ended(changed, before, tasks)\n",
-        "    ended = _ended(changed, before, tasks)\n"
+        "    return list(map(_ended, changed, before, tasks))\n",
+        "    ended = list(map(_ended, changed, before, tasks))\n"
         "    return [job for job in ended if job.state is not JobState.DEAD]\n",
         "conformance/test_ended_jobs.py",
     ),

@@ -105,13 +105,12 @@ MUTATIONS = (
     ),
     Mutation(
         "the reply of an ack is not stored", _POSTGRES, _SQL + "ack.sql",
-        ":STORED\n", "stored AS (SELECT 1)\n",
+        "(:STORE)", "(SELECT 1)",
         "engines/postgres/test_repeated_writes.py",
     ),
     Mutation(
         "the reply of a settlement is not stored", _POSTGRES, _SQL + "settle.sql",
-        "FROM result WHERE $1::uuid IS NOT NULL",
-        "FROM result WHERE $1::uuid IS NULL AND $1::uuid IS NOT NULL",
+        "(:STORE WHERE $1::uuid IS NOT NULL)", "(:STORE WHERE $1::uuid IS NULL AND $1::uuid IS NOT NULL)",
         "conformance/test_repeated_writes.py",
     ),
     Mutation(

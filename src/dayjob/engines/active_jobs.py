@@ -293,7 +293,6 @@ class ActiveStore(Store):
             self._bucket_dues.push((state.due, name))
 
     def load_buckets(self, buckets: Mapping[str, BucketState]) -> None:
-        """Set the buckets of an opened storage."""
         self._buckets.update(buckets)
         self._bucket_dues.fill((state.due, name) for name, state in buckets.items() if state.due is not None)
 
@@ -406,7 +405,6 @@ class ActiveStore(Store):
         return heap.count_before(record.order, limit)
 
     def _lacks_dead(self, state: JobState, queue: str | None) -> bool:
-        """Return whether the state is dead, and the queue has no dead jobs."""
         if state is not JobState.DEAD or queue is None:
             return False
         return queue not in self._stats or not self._stats[queue].dead

@@ -40,6 +40,12 @@ from dayjob.runtime.signals import Signals
 
 Reply = TypeVar("Reply")
 
+KvWrite = tuple[bytes, bytes | None]
+"""A key and its value; None deletes."""
+
+Death = tuple[int, bytes]
+"""The finish time and the id of a dead job: a place in the order of their failures."""
+
 BATCH = 10_000
 """The largest number of jobs in one commit."""
 
@@ -390,6 +396,13 @@ class Engine(Protocol):
     """Keys of the jobs of ``settle`` and ``compare_and_set`` that were not stored: the id existed, or the
     dedup key was held. The broker takes them out."""
 
+    def __init__(self, timeout: float = 0.0) -> None:
+        self.signals = Signals()
+        self.timeout = timeout
+        self.retention = RetentionByQueue()
+        self.ended = deque()
+        self.skipped = set()
+
     async def open(self) -> None:
         """Connect; create the layout or migrate an older one; refuse a newer one with ``ConfigError``."""
 
@@ -468,7 +481,7 @@ class Engine(Protocol):
     async def find(self, query: JobQuery) -> list[Job]:
         """Return full records in id order."""
 
-    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+    async def find_dead(self, queue: str | None, before: Death | None, limit: int) -> list[Job]:
         """Return full records of dead jobs, the latest failure first: by finish time, then by id, descending.
 
         ``before`` is an exclusive cursor: the finish time and the id of the last one seen.
@@ -503,10 +516,8 @@ class Engine(Protocol):
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
-    async def kv_write(
-        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
-    ) -> None:
-        """Put the values; None deletes."""
+    async def kv_write(self, writes: Sequence[KvWrite], token: Token | None = None) -> None:
+        """Put the values, and delete the keys without one."""
 
     async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         """Stop or start claims from the queue, in all processes. The queue counts as used."""

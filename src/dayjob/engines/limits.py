@@ -9,7 +9,7 @@ too few is a bug. The rules are in ``docs/design/0025-flow-control.md``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -181,14 +181,11 @@ class Limiter:
             self._firsts.clear()
             if line is not None:
                 self._freed[line] += dict(record.limits).get(line, 1)
-            return
-        if before is not JobState.RUNNING and before is not JobState.PENDING:
-            return
-        if before is JobState.RUNNING:
+        elif before is JobState.RUNNING:
             self.give_back(record.limits)
-            return
-        for name, units in record.limits:
-            self._freed[name] += units
+        elif before is JobState.PENDING:
+            for name, units in record.limits:
+                self._freed[name] += units
 
     def give_back(self, limits: Units) -> None:
         """Give back the room of a run that has ended."""
@@ -225,9 +222,8 @@ class Limiter:
         for name, bucket in self._buckets.items():
             self._save(name, bucket)
         self._buckets.clear()
-        if self._deltas:
-            self._store.count(self._deltas)
-            self._deltas.clear()
+        self._store.count(self._deltas)
+        self._deltas.clear()
 
     def _wake_all(self, freed: Mapping[str, int], limit: int | None = None) -> int:
         woken = 0
@@ -331,20 +327,12 @@ def check_room(jobs: Sequence[Insertion], now: int, waiting: Mapping[str, int]) 
 
 def limit_infos(stored: Mapping[str, bytes], use: Mapping[str, tuple[int, int]]) -> list[LimitInfo]:
     """Return the stored limits by name. ``use`` has the running units and the limited jobs of buckets."""
+    running, limited = Counter[str](), Counter[str]()
+    for bucket, (units, jobs) in use.items():
+        name = bucket if bucket in stored else limit_name(bucket)
+        running[name] += units
+        limited[name] += jobs
     return [
-        LimitInfo(
-            name,
-            decode_settings(stored[name]),
-            *map(sum, zip((0, 0), *_use_of(name, stored, use), strict=True)),
-        )
+        LimitInfo(name, decode_settings(stored[name]), running[name], limited[name])
         for name in sorted(stored)
     ]
-
-
-def _use_of(
-    name: str, stored: Collection[str], use: Mapping[str, tuple[int, int]]
-) -> Iterable[tuple[int, int]]:
-    """Yield the use of the buckets that the limit stored under this name applies to."""
-    for bucket, counts in use.items():
-        if name == bucket or (bucket not in stored and name == limit_name(bucket)):
-            yield counts

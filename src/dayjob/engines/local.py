@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections import deque
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -12,18 +11,19 @@ from typing import Any, Generic, TypeVar
 
 from dayjob.engines import verbs
 from dayjob.engines.base import (
-    Capabilities,
     ClaimRequest,
+    Death,
     Document,
     DocumentWrite,
+    Engine,
     Insertion,
     JobQuery,
+    KvWrite,
     Progress,
     Renewal,
     Renewed,
     Reply,
     Reschedule,
-    RetentionByQueue,
     SettleOp,
     Token,
     claim_key,
@@ -82,20 +82,14 @@ class Subscribers:
                     loop.call_soon_threadsafe(publish, signals)
 
 
-class LocalEngine(ABC, Generic[StoreType]):
+class LocalEngine(Engine, Generic[StoreType]):
     """The verbs of ``engines.base.Engine``, run on a store in the engine's own way, but not its opening.
 
     ``_write`` runs a verb and publishes its topics after the commit. ``_read`` runs one that changes nothing.
     """
 
-    capabilities: Capabilities
-
     def __init__(self, clock: Clock, timeout: float = 0.0) -> None:
-        self.signals = Signals()
-        self.timeout = timeout
-        self.retention = RetentionByQueue()
-        self.ended: deque[EndedJob] = deque()
-        self.skipped: set[bytes] = set()
+        super().__init__(timeout)
         self._clock = clock
 
     @abstractmethod
@@ -117,6 +111,10 @@ class LocalEngine(ABC, Generic[StoreType]):
         self, verb: TimedVerb[StoreType, Reply], token: Token | None, claims: Claims[Reply] | None = None
     ) -> Coroutine[Any, Any, Reply]:
         return self._write(self._at_time(verb), token, claims)
+
+    async def _duty(self, verb: TimedVerb[StoreType, Reply], token: Token | None, idle: Reply) -> Reply:
+        """Run the verb of a duty. ``idle`` is its reply without work."""
+        return await self._write_at(verb, token)
 
     def _at_time(self, verb: TimedVerb[StoreType, Reply]) -> Verb[StoreType, Reply]:
         """Return the verb with the time: that of the system when it runs, or that of an injected clock now.
@@ -195,9 +193,7 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def reschedule(self, changes: Sequence[Reschedule], token: Token | None = None) -> list[bool]:
         return await self._write_at(lambda store, now: verbs.reschedule(store, now, changes), token)
 
-    async def kv_write(
-        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
-    ) -> None:
+    async def kv_write(self, writes: Sequence[KvWrite], token: Token | None = None) -> None:
         async def write(store: StoreType) -> None:
             store.kv_write(writes)
 
@@ -210,27 +206,27 @@ class LocalEngine(ABC, Generic[StoreType]):
         return await self._write_at(lambda store, now: verbs.set_limit(store, now, name, value), token)
 
     async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
-        return await self._write_at(
-            lambda store, now: verbs.promote(store, now, limit, self.retention), token
+        return await self._duty(
+            lambda store, now: verbs.promote(store, now, limit, self.retention), token, (0, [])
         )
 
     async def reap(
         self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
-        return await self._write_at(
-            lambda store, now: verbs.reap(store, now, limit, self.retention, expired_by), token
+        return await self._duty(
+            lambda store, now: verbs.reap(store, now, limit, self.retention, expired_by), token, []
         )
 
     async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
-        return await self._write_at(
-            lambda store, now: verbs.reclaim(store, now, workers, limit, self.retention), token
+        return await self._duty(
+            lambda store, now: verbs.reclaim(store, now, workers, limit, self.retention), token, []
         )
 
     async def sweep(
         self, limit: int, over_by: int | None = None, token: Token | None = None
     ) -> tuple[int, int]:
-        return await self._write_at(
-            lambda store, now: verbs.sweep(store, now if over_by is None else over_by, limit), token
+        return await self._duty(
+            lambda store, now: verbs.sweep(store, now if over_by is None else over_by, limit), token, (0, 0)
         )
 
     async def sweep_finished(
@@ -259,7 +255,7 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def find(self, query: JobQuery) -> list[Job]:
         return await self._read(lambda store: store.find(query))
 
-    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+    async def find_dead(self, queue: str | None, before: Death | None, limit: int) -> list[Job]:
         return await self._read(lambda store: store.find_dead(queue, before, limit))
 
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sized
 from heapq import heapify, heappop, heappush, nlargest, nsmallest
 from itertools import islice
@@ -99,7 +99,7 @@ class SortedKeys:
             if self._keys[index] == key:
                 self._stale -= 1
             else:
-                insort(self._keys, key)
+                self._keys.insert(index, key)
 
     def discard(self) -> None:
         """Count one key as stale."""

@@ -75,7 +75,6 @@ class Record(Struct, gc=False):
         return self.priority, self.turn, self.key
 
     def to_job(self, facts: Facts) -> Job:
-        """Return the full public record."""
         job = self.to_claimed_job(facts)
         job.finished_us = self.finished_us
         job.errors = self.errors

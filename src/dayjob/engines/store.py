@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dayjob.engines.base import Document, Insertion, JobQuery, Reply, SettleOp
+from dayjob.engines.base import Death, Document, Insertion, JobQuery, KvWrite, Reply, SettleOp
 from dayjob.engines.limits import Limiter, LimitStore
 from dayjob.engines.record import Record
 from dayjob.model.job import EndedJob, Job, JobState, QueueStats
@@ -171,9 +171,7 @@ class Store(LimitStore, Protocol):
 
     async def find(self, query: JobQuery) -> list[Job]: ...
 
-    async def find_dead(
-        self, queue: str | None, before: tuple[int, bytes] | None, limit: int
-    ) -> list[Job]: ...
+    async def find_dead(self, queue: str | None, before: Death | None, limit: int) -> list[Job]: ...
 
     async def position(self, key: bytes, limit: int) -> int: ...
 
@@ -192,7 +190,7 @@ class Store(LimitStore, Protocol):
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
-    def kv_write(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None: ...
+    def kv_write(self, writes: Iterable[KvWrite]) -> None: ...
 
     def document(self, kind: str, name: str) -> bytes | None: ...
 

@@ -81,8 +81,7 @@ class _Changes:
             self._deltas[queue, state] -= 1
 
     def count(self) -> None:
-        if self._deltas:
-            self._store.count(self._deltas)
+        self._store.count(self._deltas)
 
     def finish(self) -> None:
         """Count the changes and wake the lines of limits."""
@@ -142,8 +141,7 @@ def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]
     for queue, state in deltas:
         if state is not JobState.LIMITED:
             store.topics.add(DUE if state is JobState.SCHEDULED else queue_topic(queue))
-    if deltas:
-        store.count(deltas)
+    store.count(deltas)
     if reserving:
         new = [job.key for job, reply in zip(jobs, replies, strict=True) if job.reserve_id and reply.created]
         store.reserve_ids(new, now + ID_RESERVATION)
@@ -204,12 +202,10 @@ async def claim(
                 if turn:
                     store.save_turn(queue, None, turn)
         replies.append(claimed)
-    if deltas:
-        store.count(deltas)
+    store.count(deltas)
     store.finish_limits()
-    if store.quarantined:
-        quarantined.extend(store.quarantined)
-        store.quarantined.clear()
+    quarantined.extend(store.quarantined)
+    store.quarantined.clear()
     return replies
 
 
@@ -257,8 +253,7 @@ def _count_acks(store: Store, ops: Sequence[SettleOp], queues: Sequence[str | No
         if queue is not None:
             deltas[queue, JobState.RUNNING] -= acks
             deltas[queue, JobState.DONE] += acks
-    if deltas:
-        store.count(deltas)
+    store.count(deltas)
     done = [op.key for op, queue in zip(ops, queues, strict=True) if queue is not None]
     store.topics.update(map(job_topic, done))
     return [None if queue is None else JobState.DONE for queue in queues]
@@ -310,7 +305,7 @@ async def cancel(
         if outcome is not CancelOutcome.NOT_FOUND:
             changes.save(record, before)
         if outcome is CancelOutcome.REMOVED:
-            ended += _ended([record], [before], [tasks[key]], CANCELLED)
+            ended.append(_ended(record, before, tasks[key], CANCELLED))
         outcomes.append(outcome)
     if CancelOutcome.REQUESTED in outcomes:
         store.topics.add(CANCEL)
@@ -338,7 +333,7 @@ def _requeue(store: Store, now: int, found: Iterable[Record | None]) -> tuple[li
         was_dead = record is not None and records.requeue(record, now)
         if record is not None and was_dead:
             changes.save(record, JobState.DEAD)
-            ended += _ended([record], [JobState.DEAD], [tasks[record.key]], REQUEUED)
+            ended.append(_ended(record, JobState.DEAD, tasks[record.key], REQUEUED))
         replies.append(was_dead)
     changes.finish()
     return replies, ended
@@ -404,7 +399,8 @@ async def promote(
     due = store.due(limit, now)
     _change_each(store, now, due, lambda record: records.promote(record, now))
     corrupt = [record for record in due if record.state is JobState.DEAD]
-    ended += _ended(corrupt, [JobState.SCHEDULED] * len(corrupt), store.tasks(corrupt))
+    for record, task in zip(corrupt, store.tasks(corrupt), strict=True):
+        ended.append(_ended(record, JobState.SCHEDULED, task))
     woken = 0
     if names := store.buckets_due(limit, now):
         woken = store.limiter(now).wake_due(names)
@@ -456,18 +452,13 @@ def _end_each(
     """Change the jobs without their workers."""
     before, tasks = [record.state for record in changed], store.tasks(changed)
     _change_each(store, now, changed, change)
-    return _ended(changed, before, tasks)
+    return list(map(_ended, changed, before, tasks))
 
 
-def _ended(
-    changed: Sequence[Record], before: Sequence[JobState], tasks: Sequence[str], reason: str | None = None
-) -> list[EndedJob]:
-    """Return the jobs as they are reported. Without a reason, it is their error."""
-    ended = []
-    for record, old, task in zip(changed, before, tasks, strict=True):
-        why = record.last_error or "" if reason is None else reason
-        ended.append(EndedJob(record.key, record.queue, task, old, record.state, record.attempts, why))
-    return ended
+def _ended(record: Record, before: JobState, task: str, reason: str | None = None) -> EndedJob:
+    """Return the job as it is reported. Without a reason, it is its error."""
+    why = record.last_error or "" if reason is None else reason
+    return EndedJob(record.key, record.queue, task, before, record.state, record.attempts, why)
 
 
 def _change_each(store: Store, now: int, changed: Sequence[Record], change: Callable[[Record], None]) -> None:

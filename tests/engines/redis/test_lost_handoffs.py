@@ -129,9 +129,9 @@ async def test_a_message_that_may_be_late_waits_for_the_reply(
 ) -> None:
     """The process was frozen, or a clock was set: another worker may run the job."""
     waiting, message = await certain_handoff(broker, other)
-    server_time = handoffs_of(broker)._server_time
-    assert server_time._ahead is not None
-    server_time._ahead += seconds * 1_000_000
+    handoffs = handoffs_of(broker)
+    assert handoffs._server_ahead is not None
+    handoffs._server_ahead += seconds * 1_000_000
     on_replies, replies = await acknowledge(broker, message)
     await turns(5)
     assert not waiting.done()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dayjob import Broker, JobState, NewJob, Retention
 from dayjob.engines.base import DocumentWrite, Insertion
-from dayjob.engines.record import Corrupt
+from dayjob.engines.record import Corrupt, new_record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.store_thread import StoreThread
 from tests.engines.slatedb.conftest import QUIET
@@ -74,7 +74,7 @@ def test_dead_jobs_are_ordered_by_finish_time(name: str, moments: list[tuple[int
 
 @given(texts)
 def test_a_queue_s_name_is_read_back(name: str) -> None:
-    assert keys.queue_name(keys.queue(name)) == name
+    assert keys.name_of(keys.queue(name)) == name
 
 
 @given(texts)
@@ -85,7 +85,8 @@ def test_a_document_s_kind_and_name_are_read_back(name: str) -> None:
 @given(st.binary(max_size=200), st.integers(0, 80))
 def test_any_value_is_decoded_or_raises_corrupt(value: bytes, cut: int) -> None:
     """No other error: for garbage, and for a valid value that is cut or has a byte replaced."""
-    good = values.new_job(Insertion(bytes(16), "q", "t", b"data", 1, 3, {"h": "v"}), 5, 5, None)
+    job = Insertion(bytes(16), "q", "t", b"data", 1, 3, {"h": "v"})
+    good = values.new_job(values.head_of(new_record(job, 5, None, 5), 5), job)
     for stored in (value, good[:cut], good[:cut] + value[:1] + good[cut + 1 :]):
         for read in (values.job_head, values.job_parts):
             with suppress(Corrupt):

@@ -10,7 +10,7 @@ from threading import Lock
 
 from dayjob.engines import record as records
 from dayjob.engines.active_jobs import ActiveStore, Entry
-from dayjob.engines.base import MOST_BLOCKED, Insertion, JobQuery, SettleOp
+from dayjob.engines.base import MOST_BLOCKED, Death, Insertion, JobQuery, KvWrite, SettleOp
 from dayjob.engines.local import Subscribers
 from dayjob.engines.ordered_collections import LazyHeap
 from dayjob.engines.record import Facts, Record
@@ -157,7 +157,7 @@ class MemoryStore(ActiveStore):
         found = (record for record in self._find(query) if query.task in (None, self._facts[record.key].task))
         return [self._job(record) for record in islice(found, query.limit)]
 
-    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+    async def find_dead(self, queue: str | None, before: Death | None, limit: int) -> list[Job]:
         dead = (self._jobs[key] for key in self._dead)
         entries = ((record.finished_us or 0, record.key) for record in dead if queue in (None, record.queue))
         latest = nlargest(limit, (entry for entry in entries if before is None or entry < before))
@@ -177,7 +177,7 @@ class MemoryStore(ActiveStore):
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._kv.get(key) for key in keys]
 
-    def kv_write(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def kv_write(self, writes: Iterable[KvWrite]) -> None:
         for key, value in writes:
             if value is None:
                 self._kv.pop(key, None)

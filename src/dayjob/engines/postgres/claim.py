@@ -190,7 +190,7 @@ class Claimer:
 
     def _retry(self, queue: str) -> None:
         del self._retries[queue]
-        self._notifier.publish_here([queue_topic(queue)])
+        self._notifier.signals.publish([queue_topic(queue)])
 
     async def _search(self) -> None:
         """Search the parts that claims leave out, while there are any."""
@@ -215,7 +215,7 @@ class Claimer:
                     self._hints.drop_all()  # A vacuum has removed the dead entries.
                 elif found[0][0] is not None:
                     self._hints.overlooked([row[:-1] for row in found])
-                    self._notifier.publish_here({queue_topic(row[0]) for row in found})
+                    self._notifier.signals.publish({queue_topic(row[0]) for row in found})
         finally:
             self._searching = None
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import asyncpg
 
-from dayjob.engines.base import Contended, Reply, Token, Transient
+from dayjob.engines.base import Contended, Reply, Token, Transient, claim_key
 from dayjob.engines.connect_limit import connect_limit
 from dayjob.engines.idle_connections import IdleConnections
 from dayjob.engines.postgres.errors import public_error, token_is_stored
@@ -382,10 +382,8 @@ class Database:
 
 def token_key(token: Token | None, part: int = 0) -> bytes:
     """Return the key of a token, or of a part of its write that is a commit of its own."""
-    if token is None:
-        return ids.new_key()
-    if part == 0:
-        return token.key
+    if token is None or part == 0:
+        return claim_key(token)
     return ids.derived_key(int.from_bytes(token.key[:6]), b"%b%d" % (token.key, part))
 
 

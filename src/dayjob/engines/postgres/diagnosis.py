@@ -82,10 +82,8 @@ def _settings(found: Mapping[str, Any]) -> Iterator[Diagnostic]:
         if crowded else None,
     )  # fmt: skip
     used, allowed = found["connections"], found["max_connections"]
-    if used > 0.9 * allowed:
-        yield Diagnostic(
-            "connections", "warning", f"{used} of {allowed} are in use",
-            "raise max_connections, or put PgBouncer in between (?pgbouncer=1)",
-        )  # fmt: skip
-    else:
-        yield Diagnostic("connections", "ok", f"{used} of {allowed} are in use")
+    few = used > 0.9 * allowed
+    yield Diagnostic(
+        "connections", "warning" if few else "ok", f"{used} of {allowed} are in use",
+        "raise max_connections, or put PgBouncer in between (?pgbouncer=1)" if few else None,
+    )  # fmt: skip

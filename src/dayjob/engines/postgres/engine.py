@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,15 +10,16 @@ from dayjob.engines.base import (
     LIMITS,
     Capabilities,
     ClaimRequest,
+    Death,
     Diagnostic,
     Document,
     Insertion,
     JobQuery,
+    KvWrite,
     Progress,
     Renewal,
     Renewed,
     Reschedule,
-    RetentionByQueue,
     Token,
     Transient,
 )
@@ -29,7 +29,7 @@ from dayjob.engines.postgres.caller_transaction import caller_fetch
 from dayjob.engines.postgres.claim import Claimer
 from dayjob.engines.postgres.database import Database, Pool, after_commit
 from dayjob.engines.postgres.migrate import prepare
-from dayjob.engines.postgres.notifier import Notifier, has_due_time
+from dayjob.engines.postgres.notifier import Notifier, job_topics
 from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import LAST_TIME, Statements
@@ -49,7 +49,7 @@ from dayjob.model.job import (
 from dayjob.model.lifecycle import CANCELLED, EXPIRED, REQUEUED
 from dayjob.model.limits import LimitInfo
 from dayjob.runtime.clock import Clock
-from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, queue_topic
+from dayjob.runtime.signals import CANCEL, DUE, queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
 
@@ -68,11 +68,7 @@ class PostgresEngine(Writes):
     )
 
     def __init__(self, settings: PostgresSettings, clock: Clock | None) -> None:
-        self.signals = Signals()
-        self.timeout = settings.timeout
-        self.retention = RetentionByQueue()
-        self.ended: deque[EndedJob] = deque()
-        self.skipped: set[bytes] = set()
+        super().__init__(settings.timeout)
         self._settings = settings
         self._clock = clock
         self._statements = Statements(settings.schema)
@@ -131,9 +127,7 @@ class PostgresEngine(Writes):
                 f"connection={connection!r} leads to another database than {self._settings.url}: "
                 "pass a connection to the database of the queue"
             )
-        topics: set[Topic] = {queue_topic(job.queue) for job in jobs}
-        if any(map(has_due_time, jobs)):
-            topics.add(DUE)
+        topics = job_topics(jobs)
         message = self._notifier.message_in_transaction([*topics])
         transaction = Transaction(
             fetch, statements, self._now(), self._notifier.channel, message, of_caller=True
@@ -229,7 +223,7 @@ class PostgresEngine(Writes):
             return list(map(rows.full_job, await listing.find_rows(self._database, query)))
         return [job for job in await self.get(keys) if job is not None]
 
-    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+    async def find_dead(self, queue: str | None, before: Death | None, limit: int) -> list[Job]:
         keys = await listing.dead_keys(self._database, queue, before, limit)
         return [job for job in await self.get(keys) if job is not None]
 
@@ -298,9 +292,7 @@ class PostgresEngine(Writes):
         found = {row[0]: row[1] for row in await self._database.fetch("kv_get", list(keys))}
         return [found.get(key) for key in keys]
 
-    async def kv_write(
-        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
-    ) -> None:
+    async def kv_write(self, writes: Sequence[KvWrite], token: Token | None = None) -> None:
         last = dict(writes)
         await self._database.execute("kv_write", token, list(last), list(last.values()))
 

@@ -8,25 +8,6 @@ from dayjob.engines.base import Contended, Transient
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.errors import ConfigError, EngineUnavailable
 
-_TRANSIENT = (
-    OSError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.ReadOnlySQLTransactionError,
-    asyncpg.SerializationError,
-    asyncpg.DeadlockDetectedError,
-    asyncpg.LockNotAvailableError,
-    asyncpg.InvalidCachedStatementError,
-    asyncpg.ObjectInUseError,
-    asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InFailedSQLTransactionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.PostgresSystemError,
-)
-"""The next try may succeed. A timeout is an ``OSError``, a shutdown an intervention of the operator."""
-
 _COMMIT_UNKNOWN = (
     OSError,
     asyncpg.InterfaceError,
@@ -34,7 +15,22 @@ _COMMIT_UNKNOWN = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
 )
-"""The server may have committed before the error."""
+"""The server may have committed before the error. Then only the stored reply decides."""
+
+_TRANSIENT = (
+    *_COMMIT_UNKNOWN,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.ObjectInUseError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InFailedSQLTransactionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,
+)
+"""The next try may succeed. A timeout is an ``OSError``, a shutdown an intervention of the operator."""
 
 NOTIFICATIONS_REMEDY = (
     "end the session that listens inside an open transaction: find it in pg_stat_activity as "
@@ -60,11 +56,6 @@ _MISCONFIGURED = (
 def is_transient(error: BaseException) -> bool:
     expected = isinstance(error, _TRANSIENT) and not isinstance(error, _POOLED + _MISCONFIGURED)
     return expected or is_notification_queue_full(error)
-
-
-def commit_unknown(error: BaseException) -> bool:
-    """Whether the server may have committed before the error. Then only the stored reply decides."""
-    return isinstance(error, _COMMIT_UNKNOWN)
 
 
 def token_is_stored(error: Exception) -> bool:
@@ -104,7 +95,7 @@ def public_error(
     if is_transient(error):
         return Transient(
             f"{settings.url}: {cause}: {remedy or 'check that the server runs and can be reached'}",
-            commit_unknown=sent and commit_unknown(error),
+            commit_unknown=sent and isinstance(error, _COMMIT_UNKNOWN),
         )
     return error if remedy is None else EngineUnavailable(f"{settings.url}: {cause}: {remedy}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from dayjob.engines.base import JobQuery
+from dayjob.engines.base import Death, JobQuery
 from dayjob.engines.postgres.database import Connection, Database
 from dayjob.engines.postgres.scan_hints import FIRST_ID, LAST_ID
 from dayjob.engines.postgres.statements import LAST_TIME
@@ -67,9 +67,7 @@ async def find_keys(database: Database, query: JobQuery) -> list[bytes] | None:
     return await database.read(find)
 
 
-async def dead_keys(
-    database: Database, queue: str | None, before: tuple[int, bytes] | None, limit: int
-) -> list[bytes]:
+async def dead_keys(database: Database, queue: str | None, before: Death | None, limit: int) -> list[bytes]:
     """Return ids of dead jobs, the latest failure first."""
     time, key = before or (LAST_TIME, LAST_ID)
     if queue is None:

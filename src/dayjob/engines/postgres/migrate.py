@@ -293,7 +293,6 @@ class Migrator:
         return False
 
     def _wait_for(self, obstacle: str) -> None:
-        """Report an obstacle, once."""
         if obstacle != self._obstacle:
             self._obstacle = obstacle
             self._on_progress(f"the migration to layout {self._newest} waits: {obstacle}")

@@ -132,7 +132,7 @@ class Notifier:
         self, settings: PostgresSettings, signals: Signals, database: Database, hints: ScanHints
     ) -> None:
         self.channel = settings.channel
-        self._signals = signals
+        self.signals = signals
         self._database = database
         self._hints = hints
         self._throttle = Throttle(self._send, self._count_later)
@@ -148,7 +148,7 @@ class Notifier:
         signals.on_listen = self._on_listen
 
     async def close(self) -> None:
-        self._signals.on_listen = None
+        self.signals.on_listen = None
         if self._commit_timer is not None:
             self._commit_timer.cancel()
         for topics in self._uncommitted.values():
@@ -207,11 +207,8 @@ class Notifier:
 
     def jobs_inserted(self, jobs: Sequence[Insertion]) -> None:
         """Publish new jobs here. Other processes are notified by the commit."""
-        topics = {queue_topic(queue) for queue in {job.queue for job in jobs}}
-        if any(map(has_due_time, jobs)):
-            topics.add(DUE)
         self.track(jobs)
-        self._signals.publish(topics)
+        self.signals.publish(job_topics(jobs))
 
     def track(self, jobs: Sequence[Insertion]) -> None:
         """Let the claims of this process find new jobs whose ids are old."""
@@ -224,13 +221,9 @@ class Notifier:
         if queues:
             self.publish([queue_topic(queue) for queue in queues])
 
-    def publish_here(self, topics: Iterable[Topic]) -> None:
-        """Publish the topics in this process only."""
-        self._signals.publish(topics)
-
     def publish(self, topics: Sequence[Topic]) -> None:
         """Publish the topics here, and notify other processes."""
-        self._signals.publish(topics)
+        self.signals.publish(topics)
         self.announce(topics)
 
     def publish_reply(self, reply: Sequence[str]) -> list[str]:
@@ -246,8 +239,8 @@ class Notifier:
 
     def jobs_finished(self, keys: Sequence[bytes]) -> None:
         """Wake the waits for these jobs, here and in other processes."""
-        if self._signals.has_listeners("job"):
-            self._signals.publish(map(job_topic, keys))
+        if self.signals.has_listeners("job"):
+            self.signals.publish(map(job_topic, keys))
         if self._awaited:
             awaited = [key for key in keys if key in self._awaited]
             if awaited:
@@ -288,7 +281,7 @@ class Notifier:
         topics: list[Topic] = []
         for kind, name, priority in items:
             if kind == "*":
-                self._signals.publish_all()
+                self.signals.publish_all()
             elif kind == WAIT:
                 self._awaited[bytes.fromhex(name)] = SYSTEM.elapsed() + WAIT_EXPIRY
                 self._start_wait_timer()
@@ -298,7 +291,7 @@ class Notifier:
                 topics.append((kind, name))
                 if kind == "queue" and priority != RETURNED:
                     self._hints.job_pending(name, (priority, LAST_ID))
-        self._signals.publish_received(topics)
+        self.signals.publish_received(topics)
 
     # Waiting for jobs to finish.
 
@@ -309,7 +302,7 @@ class Notifier:
             loop = asyncio.get_running_loop()
             crowded = self._throttle.crowded
             for delay in CROWDED_WAIT_CHECKS if crowded else WAIT_CHECKS:
-                loop.call_later(delay, self._signals.publish, list(map(job_topic, keys)))
+                loop.call_later(delay, self.signals.publish, list(map(job_topic, keys)))
             if crowded:
                 loop.call_later(CROWDED_WAIT_CHECKS[-1], self._announce_waits, keys)
             else:
@@ -318,7 +311,7 @@ class Notifier:
 
     def _announce_waits(self, keys: Sequence[bytes]) -> None:
         """Announce to other processes that this one waits for the jobs. Leave out waits that have ended."""
-        waits = [(WAIT, key.hex(), 0) for key in keys if self._signals.has_listener(job_topic(key))]
+        waits = [(WAIT, key.hex(), 0) for key in keys if self.signals.has_listener(job_topic(key))]
         if waits:
             self._throttle.announce(waits)
 
@@ -331,7 +324,7 @@ class Notifier:
         self._wait_timer = None
         now = SYSTEM.elapsed()
         self._awaited = {key: until for key, until in self._awaited.items() if until > now}
-        keys = [name for kind, name in self._signals.topics if kind == "job" and isinstance(name, bytes)]
+        keys = [name for kind, name in self.signals.topics if kind == "job" and isinstance(name, bytes)]
         self._announce_waits(keys)
         if keys or self._awaited:
             self._start_wait_timer()
@@ -344,6 +337,13 @@ def _job_items(jobs: Sequence[Insertion]) -> list[Item]:
         queues[job.queue] = min(job.priority, queues.get(job.queue, job.priority))
     items: list[Item] = [("queue", queue, priority) for queue, priority in queues.items()]
     return [*items, topic_item(DUE)] if any(map(has_due_time, jobs)) else items
+
+
+def job_topics(jobs: Sequence[Insertion]) -> set[Topic]:
+    topics: set[Topic] = {queue_topic(queue) for queue in {job.queue for job in jobs}}
+    if any(map(has_due_time, jobs)):
+        topics.add(DUE)
+    return topics
 
 
 def has_due_time(job: Insertion) -> bool:
@@ -495,7 +495,6 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start, unless it is started already."""
         if self._task is None:
             self._listening.clear()
             loop = self._poll if self._settings.pgbouncer else self._listen

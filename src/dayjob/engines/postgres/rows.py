@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import astuple
 
-from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
+from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, SettleOp
 from dayjob.engines.record import Corrupt, corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, RUNNING, EndedJob, Failure, Job, JobState, id_key
@@ -202,15 +202,8 @@ def _retention(time: int | None) -> int:
 
 def retention_columns(retention: RetentionByQueue, state: JobState) -> tuple[list[str], list[int], int]:
     """Return the queues with a retention of their own for the state, these times, and that of others."""
-
-    def of(times: RetentionTimes) -> int:
-        return _retention(times.of(state))
-
-    return (
-        list(retention.queues),
-        [of(times) for times in retention.queues.values()],
-        of(retention.default),
-    )
+    own = [_retention(times.of(state)) for times in retention.queues.values()]
+    return list(retention.queues), own, _retention(retention.default.of(state))
 
 
 CLAIM_COLUMNS = (

@@ -57,9 +57,6 @@ MAX_LATE = 1000
 FULL_SCAN_INTERVAL = 10 * SECOND
 """Microseconds after which a claim of a queue with limits or turns scans the hidden parts, too."""
 
-Range = tuple[Position, Position]
-"""A part of the order of a queue: after the first position, up to the second."""
-
 
 class QueueHints:
     """The hints of one queue."""
@@ -86,8 +83,8 @@ class QueueHints:
         self.hidden.clear()
         self.late.clear()
 
-    def ranges(self) -> Iterator[Range]:
-        """Yield the parts to scan, in order."""
+    def ranges(self) -> Iterator[tuple[Position, Position]]:
+        """Yield the parts to scan, in order: each after its first position, up to its second."""
         start = START
         late = sorted(self.late, reverse=True)
         for priority in sorted(self.hidden):

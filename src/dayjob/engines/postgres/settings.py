@@ -52,13 +52,7 @@ class PostgresSettings(Struct, frozen=True):
 
 
 def read_settings(location: Location) -> PostgresSettings:
-    """Return the settings of a URL. Raise ``ConfigError`` for a bad or unknown option.
-
-    ``schema``: the schema of the tables (default ``dayjob``). ``connections``: the most connections, without
-    the listening one (4). ``timeout``: seconds until an operation fails (15). ``migration_timeout``: seconds
-    until a migration of the layout fails (3600). ``poll``: seconds between polls while notifications are
-    unavailable (1). ``pgbouncer=1``: use no session state; ``prepared``: none but prepared statements.
-    """
+    """Return the settings of a URL. Raise ``ConfigError`` for a bad or unknown option."""
     url = location.shown
     schema = location.take("schema", "dayjob")
     if not schema or "\0" in schema or len(schema.encode()) > MAX_NAME_BYTES - len("dayjob "):

@@ -35,7 +35,6 @@ _CONSTANTS = {
     "FOREVER": rows.FOREVER,
     "ID_RESERVATION": ID_RESERVATION,
     "LAST_TIME": LAST_TIME,
-    "LATE": scan_hints.LATE,
     "LISTENER": f"'{LISTENER}'",
     "NOTIFICATIONS_FIT": f"pg_notification_queue_usage() < {FULL_NOTIFICATION_QUEUE}",
     "CLAIM_COLUMNS": rows.CLAIM_COLUMNS,
@@ -43,9 +42,28 @@ _CONSTANTS = {
     **rows.INSERT_LISTS,
     **rows.CALL_LISTS,
     "CLOCK": "clock AS MATERIALIZED (SELECT dayjob.now_us($2) AS now)",
+    "CLOCK_FIRST": "clock AS MATERIALIZED (SELECT dayjob.now_us($1) AS now)",
+    "DEPARTED": "departed AS MATERIALIZED (SELECT array_agg(ROW('running', limits, NULL, NULL)"
+    "::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs FROM ended)",
     "WOKEN": "woken AS MATERIALIZED (SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) "
     "ELSE '{}' END AS topics FROM departed)",
-    "STORED": "stored AS (INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result)",
+    "STORE": "INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result",
+    "INSERT_CLOCK": f"""clock AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS writer, dayjob.now_us($2) AS now, rpad(
+        lpad(to_hex((dayjob.now_us(NULL) - {scan_hints.LATE}) / 1000), 12, '0'), 32, '0')::uuid AS late_before
+)""",
+    "COUNT_CANCELLED": """counted AS (
+    INSERT INTO dayjob.counters (queue, pending, scheduled, limited, cancelled)
+    SELECT queue, -count(*) FILTER (WHERE state = 'pending'), -count(*) FILTER (WHERE state = 'scheduled'),
+        -count(*) FILTER (WHERE state = 'limited'), count(*) FILTER (WHERE retention <> 0)
+    FROM found WHERE state <> 'running' GROUP BY queue
+),
+departed AS MATERIALIZED (
+    SELECT array_agg(ROW(state, limits, limited_by, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL)
+        AS jobs
+    FROM found
+    WHERE state <> 'running' AND (SELECT count(*) FROM removed) + (SELECT count(*) FROM saved) > 0
+)""",
     "COUNT_MOVED": """counted AS (
     INSERT INTO dayjob.counters (queue, pending, scheduled, limited)
     SELECT queue, count(*) FILTER (WHERE state = 'pending') - count(*) FILTER (WHERE before = 'pending'),
@@ -59,9 +77,15 @@ _CONSTANTS = {
     FROM removed GROUP BY queue
 )""",
 }
-"""The last five are common table expressions: the time, $2 or that of the server; the topics of the lines
-that the jobs in ``departed`` have woken; the reply in ``result``, stored under the token $1; and the counters
-of the waiting jobs in ``saved`` and of the finished ones in ``removed``."""
+"""The last nine are parts of statements. ``CLOCK``: the time, $2 or that of the server (``CLOCK_FIRST``: $1).
+``DEPARTED``: the runs in ``ended`` that leave limits. ``WOKEN``: the topics of the lines that they have
+woken. ``STORE``: the reply in ``result``, stored under the token $1. ``COUNT_…``: the counters of the jobs in
+``found``, ``saved`` or ``removed``.
+
+``INSERT_CLOCK``: new jobs before an id are late. The transaction gets its number before it reads the clock:
+the hints of ``claim_limited`` rely on it. ``COUNT_CANCELLED``: jobs leave their lines before others are
+woken, so its ``departed`` reads the changes first.
+"""
 
 _FEW = ("scheduled", "running", "limited")
 """The states of ``few_keys.sql``. Each has a statement of its own, since the indexes are of one state."""

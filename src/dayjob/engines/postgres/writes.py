@@ -14,14 +14,14 @@ its own first try, still under way when it began, then finds the token of that t
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import asyncpg
 from msgspec import Struct
 
-from dayjob.engines.base import DocumentWrite, Insertion, SettleOp, Token
+from dayjob.engines.base import DocumentWrite, Engine, Insertion, SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
 from dayjob.engines.postgres.flow_control import Placement, is_limited, is_placed
 from dayjob.engines.postgres.notifier import Notifier
@@ -36,7 +36,7 @@ from dayjob.engines.postgres.rows import (
 )
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import FINISHED, Enqueued, JobState, id_key, id_text, id_texts
-from dayjob.runtime.signals import DUE, Signals, Topic, documents_topic
+from dayjob.runtime.signals import DUE, Topic, documents_topic
 
 Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 """Runs a statement with its parameters on a connection of any driver, and returns its rows."""
@@ -82,11 +82,9 @@ class _Unexpected(Exception):
     """A document is not as expected: the transaction is rolled back."""
 
 
-class Writes(ABC):
+class Writes(Engine):
     """The verbs of the engine that write jobs, settlements and documents."""
 
-    signals: Signals
-    skipped: set[bytes]
     _notifier: Notifier
 
     @property
@@ -103,7 +101,6 @@ class Writes(ABC):
         return enqueued
 
     async def _insert(self, jobs: Sequence[Insertion], token: Token | None) -> list[Enqueued]:
-        """Store jobs, with their kv writes, in one commit."""
         database, notifier = self._database, self._notifier
         columns = plain_columns(jobs)
         if columns is not None or is_plain(jobs):
@@ -184,7 +181,6 @@ class Writes(ABC):
         return [settled.pop((op.key, op.claim), _LOST)[0] for op in ops]
 
     async def _settle_with_effects(self, ops: Sequence[SettleOp], token: Token | None) -> StoredReply:
-        """Apply settlements and their effects in one transaction."""
         key = token_key(token)
 
         async def run(connection: Connection) -> StoredReply:

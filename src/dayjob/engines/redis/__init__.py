@@ -9,9 +9,5 @@ from dayjob.runtime.clock import Clock
 
 
 def create(location: Location, clock: Clock | None) -> RedisEngine:
-    """``redis://user:password@host:6379/0``, ``rediss://`` for TLS, or ``unix:///path/redis.sock``.
-
-    ``?prefix=`` sets the namespace, ``?timeout=`` the seconds for which an operation is repeated during an
-    outage.
-    """
+    """``redis://user:password@host:6379/0``, ``rediss://`` for TLS, or ``unix:///path/redis.sock``."""
     return RedisEngine(read_settings(location), clock)

@@ -1,7 +1,6 @@
 """Connections to the server, one try per call, and the classification of errors.
 
-A temporary failure is raised as ``Transient``: a lost connection, a failover, a busy server.
-The time limit of a try is about silence: it starts again whenever data is sent or arrives. Connections are
+A temporary failure is raised as ``Transient``: a lost connection, a failover, a busy server. Connections are
 opened on demand.
 """
 
@@ -161,9 +160,7 @@ class Client:
                 raise cause
             await backoff.wait(SYSTEM, at_most=left)
 
-    async def run(
-        self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int], *, in_full: bool = False
-    ) -> Any:
+    async def run(self, verb: str, reply: bytes, arguments: Command, *, in_full: bool = False) -> Any:
         """Return the reply of the verb's script. ``reply`` is the key at which the script stores it.
 
         ``in_full`` sends the script: the server is known to lack it.
@@ -180,7 +177,7 @@ class Client:
             self._plain_insert = PlainInsert(self.settings.keys, script("insert").digest, self._replies_kept)
         return (await self.send((self._plain_insert.request(job, token),), self.silence))[0]
 
-    def _request(self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int]) -> bytes:
+    def _request(self, verb: str, reply: bytes, arguments: Command) -> bytes:
         """Return the packed call of a script. The part that all calls of the verb share is packed once."""
         fixed = self.settings.keys.fixed
         head = self._heads.get(verb)

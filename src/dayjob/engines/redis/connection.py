@@ -53,7 +53,8 @@ class Connection(asyncio.Protocol):
         self._timer_at = 0.0
         self.on_message: Callable[[list[Any]], None] | None = None
         """Gets the messages of a subscription, and every reply that no call waits for."""
-        self._lost: asyncio.Future[Exception] = self._loop.create_future()
+        self.lost: asyncio.Future[Exception] = self._loop.create_future()
+        """Done when the connection is lost, with the reason."""
         self._writable: asyncio.Future[None] | None = None
         """Set while the transport has enough data to send."""
         self._transport.set_protocol(self)
@@ -99,10 +100,6 @@ class Connection(asyncio.Protocol):
     def write(self, request: bytes) -> None:
         """Send a packed command without a call. ``on_message`` gets its reply."""
         self._transport.write(request)
-
-    async def wait_until_lost(self) -> Exception:
-        """Return the reason."""
-        return await self._lost
 
     def close(self) -> None:
         """Close without waiting for the server: a TLS shutdown would."""
@@ -165,8 +162,8 @@ class Connection(asyncio.Protocol):
                 self._fail(TimeoutError())
 
     def _fail(self, error: Exception) -> None:
-        if not self._lost.done():
-            self._lost.set_result(error)
+        if not self.lost.done():
+            self.lost.set_result(error)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
         self.resume_writing()

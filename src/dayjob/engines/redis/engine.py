@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from struct import Struct as Layout
@@ -17,36 +16,33 @@ from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
     Diagnostic,
-    Document,
     DocumentWrite,
     Insertion,
-    JobQuery,
+    KvWrite,
     Progress,
     Renewal,
     Renewed,
     Reschedule,
-    RetentionByQueue,
     SettleOp,
     Token,
 )
 from dayjob.engines.record import Corrupt
-from dayjob.engines.redis import arguments, queries, record
+from dayjob.engines.redis import arguments, record
 from dayjob.engines.redis.arguments import Arguments
 from dayjob.engines.redis.client import Client, Command
 from dayjob.engines.redis.diagnosis import diagnose
 from dayjob.engines.redis.handoffs import Handoffs
 from dayjob.engines.redis.migration import prepare
+from dayjob.engines.redis.queries import Queries
 from dayjob.engines.redis.record import NONE, STATE_CODES, STATES, TIME
 from dayjob.engines.redis.settings import RedisSettings
 from dayjob.engines.redis.subscriber import Subscriber
 from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.errors import Closed, ConfigError, DayjobError, QueueFull
-from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, id_text
 from dayjob.model.lifecycle import CANCELLED, REQUEUED
-from dayjob.model.limits import LimitInfo
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import new_key
-from dayjob.runtime.signals import Signals
 
 _log = logging.getLogger("dayjob.redis")
 
@@ -67,7 +63,7 @@ _CLAIM = Layout("16s16s")
 _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
 
 
-class RedisEngine:
+class RedisEngine(Queries):
     """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
@@ -76,11 +72,7 @@ class RedisEngine:
     )  # fmt: skip
 
     def __init__(self, settings: RedisSettings, clock: Clock | None) -> None:
-        self.signals = Signals()
-        self.timeout = settings.timeout
-        self.retention = RetentionByQueue()
-        self.ended: deque[EndedJob] = deque()
-        self.skipped: set[bytes] = set()
+        super().__init__(settings.timeout)
         self._settings = settings
         self._clock = clock
         self._keys = settings.keys
@@ -122,11 +114,9 @@ class RedisEngine:
         return self._opened[0]
 
     def _now(self) -> int | None:
-        """Return the time of an injected clock, or None for that of the server."""
         return None if self._clock is None else self._clock.now()
 
     async def _listen(self, *, for_claims: bool = False) -> None:
-        """Start to listen, before a read after which the caller may wait for a change."""
         if self._opened is None:
             raise Closed(f"{self._settings.shown}: the engine is not open")
         await self._opened[1].listen(for_claims=for_claims)
@@ -239,7 +229,6 @@ class RedisEngine:
         return [STATES[code] if code else None for code in reply[: len(ops)]]
 
     def _skip(self, jobs: Sequence[Insertion], reply: bytes) -> None:
-        """Add the jobs that were not stored to ``skipped``."""
         enqueued = zip(jobs, _enqueued(jobs, reply), strict=True)
         self.skipped.update(job.key for job, each in enqueued if not each.created)
 
@@ -276,27 +265,17 @@ class RedisEngine:
         claims = await self._client.run_idempotent("cancel_requests", arguments.ids(keys))
         return list(_CLAIM.iter_unpack(claims))
 
-    async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
-        await self._listen()
-        return await queries.get(self._client, keys)
-
-    async def find(self, query: JobQuery) -> list[Job]:
-        return await queries.find(self._client, query)
-
-    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
-        return await queries.find_dead(self._client, queue, before, limit)
-
     async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
         replies, requeued = await self._run(token, "requeue", arguments.ids(keys))
         self.ended.extend(record.ended_jobs(requeued, REQUEUED))
         return [code == 1 for code in replies]
 
     async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
-        keys = await queries.finished_keys(self._client, JobState.DEAD, queue, None, limit)
+        keys = await self._finished_keys(JobState.DEAD, queue, None, limit)
         return sum(await self.requeue(keys, token))
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
-        keys = await queries.finished_keys(self._client, JobState.DEAD, queue, None, limit)
+        keys = await self._finished_keys(JobState.DEAD, queue, None, limit)
         return await self.purge(keys, token)
 
     async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
@@ -322,27 +301,7 @@ class RedisEngine:
             given.append(b"" if change.priority is None else change.priority)
         return [code == 1 for code in await self._run(token, "reschedule", *given)]
 
-    async def stats(self) -> dict[str, QueueStats]:
-        await self._listen()
-        return await queries.stats(self._client)
-
-    async def pending_queues(self) -> list[str]:
-        await self._listen(for_claims=True)
-        return await queries.pending_queues(self._client)
-
-    async def position(self, key: bytes, limit: int) -> int:
-        return await queries.position(self._client, key, limit)
-
-    async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        if not keys:
-            return []
-        (values,) = await self._client.execute(("HMGET", self._keys.kv, *keys))
-        found: list[bytes | None] = values
-        return found
-
-    async def kv_write(
-        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
-    ) -> None:
+    async def kv_write(self, writes: Sequence[KvWrite], token: Token | None = None) -> None:
         last = dict(writes)
         puts = [part for key, value in last.items() if value is not None for part in (key, value)]
         deletes = [key for key, value in last.items() if value is None]
@@ -350,10 +309,6 @@ class RedisEngine:
 
     async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         await self._run(token, "pause", queue, int(paused))
-
-    async def paused(self) -> set[str]:
-        (names,) = await self._client.execute(("SMEMBERS", self._keys.paused))
-        return {queries.text(name) for name in names}
 
     async def diagnose(self) -> list[Diagnostic]:
         return await diagnose(self._client)
@@ -411,7 +366,7 @@ class RedisEngine:
     async def sweep_finished(
         self, state: JobState, age: int, after: bytes | None, limit: int, token: Token | None = None
     ) -> tuple[int, bytes | None]:
-        keys = await queries.finished_keys(self._client, state, None, after, limit)
+        keys = await self._finished_keys(state, None, after, limit)
         cursor = keys[-1] if len(keys) == limit else None
         return await self._drop(token, state, keys, age, cursor)
 
@@ -427,19 +382,7 @@ class RedisEngine:
             step += 1
         return woken
 
-    async def limits(self) -> list[LimitInfo]:
-        return await queries.limits(self._client)
-
-    async def bucket_due(self, name: str) -> int | None:
-        return await queries.bucket_due(self._client, name)
-
     # Documents.
-
-    async def documents(self, kind: str) -> tuple[int, list[Document]]:
-        await self._listen()
-        time, found = await queries.documents(self._client, kind)
-        now = self._now()
-        return time if now is None else now, found
 
     async def compare_and_set(
         self,

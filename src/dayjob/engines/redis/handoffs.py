@@ -40,21 +40,6 @@ Claimed = Callable[[Sequence[ClaimRequest], list[list[bytes]]], Awaitable[list[l
 """Decodes the reply to claims. Jobs that can't be decoded are quarantined."""
 
 
-class ServerTime:
-    """An upper bound of the server's time, by the last reply that has it."""
-
-    def __init__(self) -> None:
-        self._ahead: int | None = None
-
-    def learn(self, sent: int, reply: Sequence[bytes]) -> None:
-        """``reply`` is that of ``TIME``; ``sent`` is from before the command was sent."""
-        self._ahead = int(reply[0]) * 1_000_000 + int(reply[1]) - sent
-
-    def is_recent(self, time: int) -> bool:
-        """Return whether the server's clock has just passed this time. False if its time is not known."""
-        return self._ahead is not None and abs(self._ahead + _monotonic() - time) < _PROMPT
-
-
 class Handoffs:
     def __init__(
         self,
@@ -69,7 +54,8 @@ class Handoffs:
         self._waiting_claims = waiting_claims
         self._claimed = claimed
         self._in_background = in_background
-        self._server_time = ServerTime()
+        self._server_ahead: int | None = None
+        """An upper bound of the server's time minus that of this process, by the last reply that has it."""
 
     def receive(self, message: bytes) -> Acknowledgment | None:
         """Return the acknowledgment of a hand-off, and deliver its job: at once, or after the replies.
@@ -101,18 +87,21 @@ class Handoffs:
 
     def _certain_job(self, handoff: Handoff) -> Job | None:
         """Return the job of a message whose claim is current."""
-        if not (handoff.is_awaited and record.is_claimed_by(handoff.claim, handoff.record)):
+        if self._server_ahead is None or not handoff.is_awaited:
+            return None
+        if not record.is_claimed_by(handoff.claim, handoff.record):
             return None
         try:
             job = record.claimed_job(handoff.key, handoff.record, b"")
         except Corrupt:
             return None
-        return job if self._server_time.is_recent(job.claimed_us or 0) else None
+        age = self._server_ahead + _monotonic() - (job.claimed_us or 0)
+        return job if abs(age) < _PROMPT else None
 
     def _on_replies(self, handoff: Handoff, sent: int, replies: list[Any] | None) -> None:
         if replies is not None and not any(isinstance(reply, Exception) for reply in replies):
-            removed, _, time, *read = replies
-            self._server_time.learn(sent, time)
+            removed, _, (seconds, micros), *read = replies
+            self._server_ahead = int(seconds) * 1_000_000 + int(micros) - sent
             if read:
                 self._in_background(self._deliver(handoff, *read))
                 return

@@ -29,7 +29,7 @@ key                  type    content                                         rem
 ``queues``           set     every queue ever used                           never
 ``paused``           set     paused queues                                   by resume
 ``documents``        zset 0  kind NUL name NUL time value                    by the writer of the document
-                             (``queries.documents``)
+                             (``queries.py``)
 ``dead_index``       zset 0  queue NUL time id; NUL time id: of dead jobs    with the job, or by a requeue
 ``waiting_claims``   zset 0  queue NUL time client name lease worker         by a hand-off, by the client's
                              (8, 16, 16, 8 bytes)                            next claim, or after its end

@@ -7,6 +7,7 @@ is sorted here. Other listings walk all ids. Records are read after their ids an
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -14,9 +15,10 @@ from heapq import merge
 from itertools import groupby, islice
 from struct import error as LayoutError
 
-from dayjob.engines.base import LIMITS, Document, JobQuery
+from dayjob.engines.base import LIMITS, Death, Document, Engine, JobQuery
 from dayjob.engines.redis import record
 from dayjob.engines.redis.client import Client, Command
+from dayjob.engines.redis.keys import Keys
 from dayjob.engines.redis.record import STATE_CODES, TIME
 from dayjob.model.job import FINISHED, Job, JobState, QueueStats
 from dayjob.model.limits import LimitInfo, decode_settings, limit_name
@@ -42,176 +44,310 @@ _AFTER_IDS = record.LAST_ID + b"\0"
 _COUNTED = tuple(JobState(name) for name in QueueStats.__struct_fields__)
 
 
-def text(name: bytes) -> str:
+class Queries(Engine):
+    """The verbs of the engine that read."""
+
+    _keys: Keys
+
+    @property
+    @abstractmethod
+    def _client(self) -> Client: ...
+
+    @abstractmethod
+    def _now(self) -> int | None:
+        """Return the time of an injected clock, or None for that of the server."""
+
+    @abstractmethod
+    async def _listen(self, *, for_claims: bool = False) -> None:
+        """Start to listen, before a read after which the caller may wait for a change."""
+
+    async def stats(self) -> dict[str, QueueStats]:
+        await self._listen()
+        return await self._stats()
+
+    async def _stats(self) -> dict[str, QueueStats]:
+        keys = self._keys
+        names, flat = await self._client.execute(("SMEMBERS", keys.queues), ("HGETALL", keys.counts))
+        counts = dict(zip(flat[::2], flat[1::2], strict=True))
+
+        def count(queue: bytes, state: JobState) -> int:
+            with suppress(ValueError):  # A damaged counter is zero.
+                return int(counts.get(b"%d%b" % (STATE_CODES[state], queue), 0))
+            return 0
+
+        found = {_text(name): QueueStats(*(count(name, state) for state in _COUNTED)) for name in names}
+        return dict(sorted(found.items()))
+
+    async def pending_queues(self) -> list[str]:
+        """The names of other queues are not read."""
+        await self._listen(for_claims=True)
+        found: list[bytes] = []
+        while True:
+            page = await self._client.run_idempotent("pending_queues", found[-1] if found else b"", PAGE)
+            found += page
+            if len(page) < PAGE:
+                return [_text(name) for name in found]
+
+    async def position(self, key: bytes, limit: int) -> int:
+        """The server counts a range without walking it."""
+        (job,) = await self._jobs([key])
+        if job is None or job.state not in (JobState.PENDING, JobState.LIMITED):
+            return 0
+        names = self._keys
+        index, head = names.pending, job.queue.encode() + b"\0"
+        if job.limited_by is not None:
+            index, head = names.lines, job.limited_by.encode() + b"\0" + head
+        count: Command = ("ZLEXCOUNT", index, b"[" + head, b"(" + head + record.place(job))
+        (found,) = await self._client.execute(count)
+        return min(int(found), limit)
+
+    async def limits(self) -> list[LimitInfo]:
+        """A limit has the buckets that have no limit of their own."""
+        names = self._keys
+        _, stored = await self._documents(LIMITS)
+        own = {document.name for document in stored}
+        # The lines of the bucket itself, and those of its keys: ';' follows ':'.
+        ranges = [
+            (b"[" + document.name.encode() + first, b"(" + document.name.encode() + end)
+            for document in stored
+            for first, end in ((b"\0", b"\1"), (b":", b";"))
+        ]
+        flat, *counts = await self._client.execute(
+            ("HGETALL", names.buckets), *[("ZLEXCOUNT", names.lines, *pair) for pair in ranges]
+        )
+        running: Counter[str] = Counter()
+        for name, value in zip(flat[::2], flat[1::2], strict=True):
+            bucket = _text(name)
+            running[bucket if bucket in own else limit_name(bucket)] += int.from_bytes(value[:8])
+        limited: Counter[str] = Counter()
+        for document, exact, keyed in zip(stored, counts[::2], counts[1::2], strict=True):
+            name = document.name
+            limited[name] += exact
+            if ":" in name:
+                limited[limit_name(name)] -= exact
+            else:
+                limited[name] += keyed
+        return [
+            LimitInfo(each.name, decode_settings(each.value), running[each.name], limited[each.name])
+            for each in stored
+        ]
+
+    async def bucket_due(self, name: str) -> int | None:
+        (due,) = await self._client.execute(("ZSCORE", self._keys.bucket_dues, name))
+        return None if due is None else int(float(due))
+
+    async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
+        (values,) = await self._client.execute(("HMGET", self._keys.kv, *keys))
+        found: list[bytes | None] = values
+        return found
+
+    async def paused(self) -> set[str]:
+        (names,) = await self._client.execute(("SMEMBERS", self._keys.paused))
+        return set(map(_text, names))
+
+    async def documents(self, kind: str) -> tuple[int, list[Document]]:
+        await self._listen()
+        time, found = await self._documents(kind)
+        now = self._now()
+        return time if now is None else now, found
+
+    async def _documents(self, kind: str) -> tuple[int, list[Document]]:
+        """Return the server's time, no earlier than any of their writes, and the documents of the kind.
+
+        A document is one member: its kind, NUL, its name, NUL, the time of its write (8 bytes, big endian),
+        and its value. Neither kind nor name has a NUL, so a kind is one range, in the byte order of the
+        names. Damaged members are left out, so that they stop no duty.
+        """
+        prefix = kind.encode()
+        members, (seconds, micros) = await self._client.execute(
+            ("ZRANGEBYLEX", self._keys.documents, b"[%b\0" % prefix, b"(%b\1" % prefix), ("TIME",)
+        )
+        found: list[Document] = []
+        for member in members:
+            name, _, rest = member[len(prefix) + 1 :].partition(b"\0")
+            with suppress(UnicodeDecodeError, LayoutError):
+                found.append(Document(name.decode(), rest[TIME.size :], TIME.unpack_from(rest)[0]))
+        return int(seconds) * 1_000_000 + int(micros), found
+
+    async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
+        await self._listen()
+        return await self._jobs(keys)
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        found: list[Job] = []
+        if query.limit > 0:
+            async for page in self._pages(query):
+                found += [job for job in await self._jobs(page) if job is not None and _matches(job, query)]
+                if len(found) >= query.limit:
+                    return found[: query.limit]
+        return found
+
+    async def find_dead(self, queue: str | None, before: Death | None, limit: int) -> list[Job]:
+        """Removes entries that belong to no dead job."""
+        if queue == "":  # It stands for all queues.
+            return []
+        head = (queue or "").encode() + b"\0"
+        after = None if before is None else head + TIME.pack(before[0]) + before[1]
+        found: list[Job] = []
+        while len(found) < limit:
+            size = min(PAGE, limit - len(found))
+            walk = _range(self._keys.dead_index, head, head + _BEYOND, after, size, newest_first=True)
+            (members,) = await self._client.execute(walk)
+            stale: list[bytes] = []
+            jobs = await self._jobs([member[-16:] for member in members])
+            for member, job in zip(members, jobs, strict=True):
+                time = TIME.unpack(member[-24:-16])[0]
+                if job is not None and job.state is JobState.DEAD and job.finished_us == time:
+                    found.append(job)
+                else:
+                    stale.append(member)
+            if stale:
+                await self._client.run_idempotent("prune_dead_index", len(stale), *stale)
+            if len(members) < size:
+                break
+            after = members[-1]
+        return found
+
+    async def _jobs(self, keys: Sequence[bytes], *, tries: int = _TRIES) -> list[Job | None]:
+        """Return the full records. Those whose head can't be read are repaired first.
+
+        The three reads of a page are no commit. They are repeated if a job was written in between.
+        """
+        names = self._keys
+        found: list[Job | None] = []
+        unreadable: list[bytes] = []
+        torn = False
+        for start in range(0, len(keys), PAGE):
+            page = keys[start : start + PAGE]
+            reads: list[Command] = [
+                ("HMGET", name, *page) for name in (names.payloads, names.results, names.jobs)
+            ]
+            for key, payload, result, blob in zip(page, *await self._client.execute(*reads), strict=True):
+                try:
+                    found.append(None if blob is None else record.full_job(key, blob, payload or b"", result))
+                except record.Unreadable:
+                    found.append(None)
+                    unreadable.append(key)
+                torn = torn or (blob is not None and record.is_torn(blob, payload or b"", result))
+        if tries > 1 and (unreadable or torn):
+            if unreadable:
+                await self._client.run_idempotent("repair", b"".join(unreadable))
+            return await self._jobs(keys, tries=tries - 1)
+        return found
+
+    async def _pages(self, query: JobQuery) -> AsyncIterator[list[bytes]]:
+        """Yield ids in the order of the query, page by page, among them all that match."""
+        size = PAGE if query.task is not None else min(PAGE, query.limit)
+        index, prefixes = self._keys.pending, None
+        if query.state in FINISHED:
+            index = self._keys.finished
+            prefixes = await self._finished_prefixes(query.state, query.queue)
+        elif query.state is JobState.PENDING:
+            prefixes = await self._pending_prefixes(query.queue)
+        if prefixes is not None:
+            after = query.after
+            while page := await self._merged(index, prefixes, after, size, query.newest_first):
+                yield page
+                after = page[-1]
+            return
+        if query.state is not None:
+            counts = (await self._stats()).values()
+            if sum(getattr(count, query.state.value) for count in counts) <= SPARSE:
+                keys = await self._sparse_keys(query)
+                step = PAGE if query.queue is not None else size
+                for start in range(0, len(keys), step):
+                    yield keys[start : start + step]
+                return
+        async for page in self._all_keys(query, PAGE if query.state is not None else size):
+            yield page
+
+    async def _sparse_keys(self, query: JobQuery) -> list[bytes]:
+        """Return the ids of the jobs in a rare state, sorted."""
+        names = self._keys
+        by_state = {
+            JobState.PENDING: names.pending, JobState.SCHEDULED: names.due, JobState.RUNNING: names.leases,
+            JobState.LIMITED: names.lines,
+        }  # fmt: skip
+        assert query.state is not None
+        (members,) = await self._client.execute(("ZRANGE", by_state[query.state], 0, -1))
+        keys = sorted({member[-16:] for member in members}, reverse=query.newest_first)
+        after = query.after
+        if after is None:
+            return keys
+        return [key for key in keys if (key < after if query.newest_first else key > after)]
+
+    async def _all_keys(self, query: JobQuery, size: int) -> AsyncIterator[list[bytes]]:
+        queue = None if query.queue is None else query.queue.encode()
+        after = None if query.after is None else query.after + (b"" if query.newest_first else b"\xff" * 201)
+        while True:
+            walk = _range(self._keys.ids, b"", b"", after, size, query.newest_first)
+            (entries,) = await self._client.execute(walk)
+            keys = [entry[:16] for entry in entries if queue is None or entry[16:] == queue]
+            if keys:
+                yield keys
+            if len(entries) < size:
+                return
+            after = entries[-1]
+
+    async def _finished_keys(
+        self, state: JobState, queue: str | None, after: bytes | None, limit: int
+    ) -> list[bytes]:
+        """Return ids of finished jobs in id order, merged from the runs of the queues."""
+        prefixes = await self._finished_prefixes(state, queue)
+        return await self._merged(self._keys.finished, prefixes, after, limit, newest_first=False)
+
+    async def _queues(self, state: JobState, queue: str | None) -> list[bytes]:
+        """Return the queue, or all queues that may have jobs in the state."""
+        if queue is not None:
+            return [queue.encode()]
+        counts = (await self._stats()).items()
+        return [name.encode() for name, of in counts if state is JobState.DONE or getattr(of, state.value)]
+
+    async def _finished_prefixes(self, state: JobState, queue: str | None) -> list[bytes]:
+        return [b"%d%b\0" % (STATE_CODES[state], name) for name in await self._queues(state, queue)]
+
+    async def _pending_prefixes(self, queue: str | None) -> list[bytes] | None:
+        """Return the prefix of each run of pending entries, by queue and priority; None if too many."""
+        key = self._keys.pending
+        prefixes: list[bytes] = []
+        starts = [name + b"\0" for name in await self._queues(JobState.PENDING, queue)]
+        while starts:
+            if len(prefixes) + len(starts) > RUNS:
+                return None
+            firsts = await self._client.execute(
+                *(
+                    _range(key, start, start.partition(b"\0")[0] + b"\1", None, 1, newest_first=False)
+                    for start in starts
+                )
+            )
+            found = [first[0][:-16] for first in firsts if first]
+            prefixes += found
+            starts = [prefix + _AFTER_IDS for prefix in found]
+        return prefixes
+
+    async def _merged(
+        self, key: bytes, prefixes: Sequence[bytes], after: bytes | None, limit: int, newest_first: bool
+    ) -> list[bytes]:
+        """Return ids in id order, merged from the runs of entries that consist of a prefix and an id."""
+        runs: list[list[bytes]] = []
+        for start in range(0, len(prefixes), RUNS):
+            commands = [
+                _range(
+                    key, prefix, prefix + _AFTER_IDS, None if after is None else prefix + after, limit,
+                    newest_first,
+                ) for prefix in prefixes[start : start + RUNS]
+            ]  # fmt: skip
+            runs += [[entry[-16:] for entry in entries] for entries in await self._client.execute(*commands)]
+        # A repaired job may have two entries.
+        ids = (id for id, _ in groupby(merge(*runs, reverse=newest_first)))
+        return list(islice(ids, limit))
+
+
+def _text(name: bytes) -> str:
     """Return a stored name, also if it is damaged."""
     return name.decode("utf-8", "replace")
-
-
-async def stats(client: Client) -> dict[str, QueueStats]:
-    """Return the counters of every queue ever used, in name order."""
-    keys = client.settings.keys
-    names, flat = await client.execute(("SMEMBERS", keys.queues), ("HGETALL", keys.counts))
-    counts = dict(zip(flat[::2], flat[1::2], strict=True))
-
-    def count(queue: bytes, state: JobState) -> int:
-        with suppress(ValueError):  # A damaged counter is zero.
-            return int(counts.get(b"%d%b" % (STATE_CODES[state], queue), 0))
-        return 0
-
-    found = {text(name): QueueStats(*(count(name, state) for state in _COUNTED)) for name in names}
-    return dict(sorted(found.items()))
-
-
-async def pending_queues(client: Client) -> list[str]:
-    """Return the queues with pending jobs, in name order, without reading the names of the others."""
-    found: list[bytes] = []
-    while True:
-        page = await client.run_idempotent("pending_queues", found[-1] if found else b"", PAGE)
-        found += page
-        if len(page) < PAGE:
-            return [text(name) for name in found]
-
-
-async def documents(client: Client, kind: str) -> tuple[int, list[Document]]:
-    """Return the server's time, no earlier than any of their writes, and the documents of the kind.
-
-    A document is one member: its kind, NUL, its name, NUL, the time of its write (8 bytes, big endian), and
-    its value. Neither kind nor name has a NUL, so a kind is one range, in the byte order of the names.
-    Damaged members are left out, so that they stop no duty.
-    """
-    prefix = kind.encode()
-    members, (seconds, micros) = await client.execute(
-        ("ZRANGEBYLEX", client.settings.keys.documents, b"[%b\0" % prefix, b"(%b\1" % prefix), ("TIME",)
-    )
-    found: list[Document] = []
-    for member in members:
-        name, _, rest = member[len(prefix) + 1 :].partition(b"\0")
-        with suppress(UnicodeDecodeError, LayoutError):
-            found.append(Document(name.decode(), rest[TIME.size :], TIME.unpack_from(rest)[0]))
-    return int(seconds) * 1_000_000 + int(micros), found
-
-
-async def get(client: Client, keys: Sequence[bytes], *, tries: int = _TRIES) -> list[Job | None]:
-    """Return the full records. Those whose head can't be read are repaired first.
-
-    The three reads of a page are no commit. They are repeated if a job was written in between.
-    """
-    names = client.settings.keys
-    found: list[Job | None] = []
-    unreadable: list[bytes] = []
-    torn = False
-    for start in range(0, len(keys), PAGE):
-        page = keys[start : start + PAGE]
-        reads: list[Command] = [
-            ("HMGET", name, *page) for name in (names.payloads, names.results, names.jobs)
-        ]
-        for key, payload, result, blob in zip(page, *await client.execute(*reads), strict=True):
-            try:
-                found.append(None if blob is None else record.full_job(key, blob, payload or b"", result))
-            except record.Unreadable:
-                found.append(None)
-                unreadable.append(key)
-            torn = torn or (blob is not None and record.is_torn(blob, payload or b"", result))
-    if tries > 1 and (unreadable or torn):
-        if unreadable:
-            await client.run_idempotent("repair", b"".join(unreadable))
-        return await get(client, keys, tries=tries - 1)
-    return found
-
-
-async def position(client: Client, key: bytes, limit: int) -> int:
-    """Count the jobs that precede a pending one, or a limited one in its line.
-
-    The server counts a range without walking it.
-    """
-    (job,) = await get(client, [key])
-    if job is None or job.state not in (JobState.PENDING, JobState.LIMITED):
-        return 0
-    names = client.settings.keys
-    index, head = names.pending, job.queue.encode() + b"\0"
-    if job.limited_by is not None:
-        index, head = names.lines, job.limited_by.encode() + b"\0" + head
-    count: int = (await client.execute(("ZLEXCOUNT", index, b"[" + head, b"(" + head + record.place(job))))[0]
-    return min(count, limit)
-
-
-async def limits(client: Client) -> list[LimitInfo]:
-    """Return the stored limits with their use. A limit has the buckets that have no limit of their own."""
-    names = client.settings.keys
-    _, stored = await documents(client, LIMITS)
-    own = {document.name for document in stored}
-    # The lines of the bucket itself, and those of its keys: ';' follows ':'.
-    ranges = [
-        (b"[" + document.name.encode() + first, b"(" + document.name.encode() + end)
-        for document in stored
-        for first, end in ((b"\0", b"\1"), (b":", b";"))
-    ]
-    flat, *counts = await client.execute(
-        ("HGETALL", names.buckets), *[("ZLEXCOUNT", names.lines, *pair) for pair in ranges]
-    )
-    running: Counter[str] = Counter()
-    for name, value in zip(flat[::2], flat[1::2], strict=True):
-        bucket = text(name)
-        running[bucket if bucket in own else limit_name(bucket)] += int.from_bytes(value[:8])
-    limited: Counter[str] = Counter()
-    for document, exact, keyed in zip(stored, counts[::2], counts[1::2], strict=True):
-        name = document.name
-        limited[name] += exact
-        if ":" in name:
-            limited[limit_name(name)] -= exact
-        else:
-            limited[name] += keyed
-    return [
-        LimitInfo(each.name, decode_settings(each.value), running[each.name], limited[each.name])
-        for each in stored
-    ]
-
-
-async def bucket_due(client: Client, name: str) -> int | None:
-    (due,) = await client.execute(("ZSCORE", client.settings.keys.bucket_dues, name))
-    return None if due is None else int(float(due))
-
-
-async def find(client: Client, query: JobQuery) -> list[Job]:
-    found: list[Job] = []
-    if query.limit > 0:
-        async for page in _pages(client, query):
-            found += [job for job in await get(client, page) if job is not None and _matches(job, query)]
-            if len(found) >= query.limit:
-                return found[: query.limit]
-    return found
-
-
-async def find_dead(
-    client: Client, queue: str | None, before: tuple[int, bytes] | None, limit: int
-) -> list[Job]:
-    """Return dead jobs, the latest failure first. Remove entries that belong to no dead job."""
-    if queue == "":  # It stands for all queues.
-        return []
-    head = (queue or "").encode() + b"\0"
-    after = None if before is None else head + TIME.pack(before[0]) + before[1]
-    found: list[Job] = []
-    while len(found) < limit:
-        size = min(PAGE, limit - len(found))
-        walk = _range(client.settings.keys.dead_index, head, head + _BEYOND, after, size, newest_first=True)
-        (members,) = await client.execute(walk)
-        stale: list[bytes] = []
-        for member, job in zip(members, await get(client, [member[-16:] for member in members]), strict=True):
-            if job is not None and job.state is JobState.DEAD and _time_of(member) == job.finished_us:
-                found.append(job)
-            else:
-                stale.append(member)
-        if stale:
-            await client.run_idempotent("prune_dead_index", len(stale), *stale)
-        if len(members) < size:
-            break
-        after = members[-1]
-    return found
-
-
-def _time_of(member: bytes) -> int:
-    time: int = TIME.unpack_from(member, len(member) - 24)[0]
-    return time
 
 
 def _matches(job: Job, query: JobQuery) -> bool:
@@ -220,127 +356,6 @@ def _matches(job: Job, query: JobQuery) -> bool:
         and query.state in (None, job.state)
         and query.task in (None, job.task)
     )
-
-
-async def _pages(client: Client, query: JobQuery) -> AsyncIterator[list[bytes]]:
-    """Yield ids in the order of the query, page by page, among them all that match."""
-    size = PAGE if query.task is not None else min(PAGE, query.limit)
-    if query.state in FINISHED:
-        after = query.after
-        while page := await finished_keys(client, query.state, query.queue, after, size, query.newest_first):
-            yield page
-            after = page[-1]
-        return
-    if query.state is JobState.PENDING:
-        prefixes = await _pending_prefixes(client, query.queue)
-        if prefixes is not None:
-            after = query.after
-            while page := await _merged(
-                client, client.settings.keys.pending, prefixes, after, size, query.newest_first
-            ):
-                yield page
-                after = page[-1]
-            return
-    if query.state is not None:
-        counts = (await stats(client)).values()
-        if sum(getattr(count, query.state.value) for count in counts) <= SPARSE:
-            keys = await _sparse_keys(client, query)
-            step = PAGE if query.queue is not None else size
-            for start in range(0, len(keys), step):
-                yield keys[start : start + step]
-            return
-    async for page in _all_keys(client, query, PAGE if query.state is not None else size):
-        yield page
-
-
-async def _sparse_keys(client: Client, query: JobQuery) -> list[bytes]:
-    """Return the ids of the jobs in a rare state, sorted."""
-    names = client.settings.keys
-    by_state = {
-        JobState.PENDING: names.pending, JobState.SCHEDULED: names.due, JobState.RUNNING: names.leases,
-        JobState.LIMITED: names.lines,
-    }  # fmt: skip
-    assert query.state is not None
-    (members,) = await client.execute(("ZRANGE", by_state[query.state], 0, -1))
-    keys = sorted({member[-16:] for member in members}, reverse=query.newest_first)
-    after = query.after
-    if after is None:
-        return keys
-    return [key for key in keys if (key < after if query.newest_first else key > after)]
-
-
-async def _all_keys(client: Client, query: JobQuery, size: int) -> AsyncIterator[list[bytes]]:
-    """Yield all ids, or all of the query's queue."""
-    queue = None if query.queue is None else query.queue.encode()
-    after = None if query.after is None else query.after + (b"" if query.newest_first else b"\xff" * 201)
-    while True:
-        walk = _range(client.settings.keys.ids, b"", b"", after, size, query.newest_first)
-        (entries,) = await client.execute(walk)
-        keys = [entry[:16] for entry in entries if queue is None or entry[16:] == queue]
-        if keys:
-            yield keys
-        if len(entries) < size:
-            return
-        after = entries[-1]
-
-
-async def finished_keys(
-    client: Client,
-    state: JobState,
-    queue: str | None,
-    after: bytes | None,
-    limit: int,
-    newest_first: bool = False,
-) -> list[bytes]:
-    """Return ids of finished jobs in id order, merged from the runs of the queues."""
-    names = [queue] if queue is not None else [
-        name for name, counts in (await stats(client)).items()
-        if state is JobState.DONE or getattr(counts, state.value)
-    ]  # fmt: skip
-    prefixes = [b"%d%b\0" % (STATE_CODES[state], name.encode()) for name in names]
-    return await _merged(client, client.settings.keys.finished, prefixes, after, limit, newest_first)
-
-
-async def _pending_prefixes(client: Client, queue: str | None) -> list[bytes] | None:
-    """Return the prefix of each run of pending entries, by queue and priority; None if there are too many."""
-    names = [queue] if queue is not None else [
-        name for name, counts in (await stats(client)).items() if counts.pending
-    ]  # fmt: skip
-    key = client.settings.keys.pending
-    prefixes: list[bytes] = []
-    starts = [name.encode() + b"\0" for name in names]
-    while starts:
-        if len(prefixes) + len(starts) > RUNS:
-            return None
-        firsts = await client.execute(
-            *(_range(key, start, _queue_of(start) + b"\1", None, 1, newest_first=False) for start in starts)
-        )
-        found = [first[0][:-16] for first in firsts if first]
-        prefixes += found
-        starts = [prefix + _AFTER_IDS for prefix in found]
-    return prefixes
-
-
-def _queue_of(entry: bytes) -> bytes:
-    return entry[: entry.index(b"\0")]
-
-
-async def _merged(
-    client: Client, key: bytes, prefixes: Sequence[bytes], after: bytes | None, limit: int, newest_first: bool
-) -> list[bytes]:
-    """Return ids in id order, merged from the runs of entries that consist of a prefix and an id."""
-    runs: list[list[bytes]] = []
-    for start in range(0, len(prefixes), RUNS):
-        commands = [
-            _range(
-                key, prefix, prefix + _AFTER_IDS, None if after is None else prefix + after, limit,
-                newest_first,
-            ) for prefix in prefixes[start : start + RUNS]
-        ]  # fmt: skip
-        runs += [[entry[-16:] for entry in entries] for entries in await client.execute(*commands)]
-    # A repaired job may have two entries.
-    ids = (id for id, _ in groupby(merge(*runs, reverse=newest_first)))
-    return list(islice(ids, limit))
 
 
 def _range(

@@ -141,7 +141,7 @@ class Subscriber:
     async def _read(self, connection: Connection) -> None:
         checking = asyncio.get_running_loop().create_task(self._check_connection(connection))
         try:
-            raise await connection.wait_until_lost()
+            raise await connection.lost
         finally:
             checking.cancel()
             calls, self._calls = self._calls, deque()
@@ -193,9 +193,6 @@ class Subscriber:
             self._malformed += 1
             return None
 
-    def _publish(self, channel: bytes, message: bytes) -> None:
-        self._signals.publish_received(self._topics(channel, message))
-
     async def _check_connection(self, connection: Connection) -> None:
         """Close a connection on which nothing arrives, not even the end of a wait for hand-offs."""
         while True:
@@ -205,17 +202,18 @@ class Subscriber:
                 connection.close()
                 return
 
-    def _topics(self, channel: bytes, message: bytes) -> list[Topic]:
+    def _publish(self, channel: bytes, message: bytes) -> None:
         if channel == self._handoffs.list:
             raise ValueError("this channel has no messages")
         if channel == self._client.settings.keys.ends:
-            return [job_topic(message[start : start + 16]) for start in range(0, len(message), 16)]
-        flags, *queues = message.split(b"\0")
-        flags, *kinds = flags.split(b"\1")
-        topics = [queue_topic(queue.decode()) for queue in queues if queue]
-        topics += [documents_topic(kind.decode()) for kind in kinds]
-        if b"d" in flags:
-            topics.append(DUE)
-        if b"c" in flags:
-            topics.append(CANCEL)
-        return topics
+            topics = [job_topic(message[start : start + 16]) for start in range(0, len(message), 16)]
+        else:
+            flags, *queues = message.split(b"\0")
+            flags, *kinds = flags.split(b"\1")
+            topics = [queue_topic(queue.decode()) for queue in queues if queue]
+            topics += [documents_topic(kind.decode()) for kind in kinds]
+            if b"d" in flags:
+                topics.append(DUE)
+            if b"c" in flags:
+                topics.append(CANCEL)
+        self._signals.publish_received(topics)

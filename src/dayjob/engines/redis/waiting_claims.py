@@ -63,7 +63,6 @@ class Handoff(Struct):
         return not (registered.claiming or registered.waiting.closed) and self.member == registered.member
 
     def begin(self) -> None:
-        """The acknowledgment begins."""
         self.registered.acknowledging.add(self.acknowledged)
 
     def end(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
+from dayjob.engines.base import Death
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.ffi import Row
@@ -150,9 +151,7 @@ class Archive:
             read = await self._write_batch.source.get_all(some)
             yield [(row, value) for row, value in zip(some, read, strict=True) if value is not None]
 
-    async def latest_dead(
-        self, queue: str | None, before: tuple[int, bytes] | None, limit: int
-    ) -> Sequence[Finished]:
+    async def latest_dead(self, queue: str | None, before: Death | None, limit: int) -> Sequence[Finished]:
         """Return dead jobs, the latest failure first, beyond the time and id of the last one seen."""
         found_jobs: list[Finished] = []
         if limit <= 0 or queue == "":  # In the keys, the empty name stands for all queues.

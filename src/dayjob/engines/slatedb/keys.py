@@ -136,7 +136,8 @@ def queue(name: str) -> bytes:
     return QUEUE + name.encode()
 
 
-def queue_name(stored: bytes) -> str:
+def name_of(stored: bytes) -> str:
+    """Return the name of a queue or a bucket."""
     return stored[len(QUEUE) :].decode()
 
 
@@ -159,10 +160,6 @@ def document_parts(stored: bytes) -> tuple[str, str]:
 
 def bucket(name: str) -> bytes:
     return BUCKET + name.encode()
-
-
-def bucket_name(stored: bytes) -> str:
-    return stored[len(BUCKET) :].decode()
 
 
 def turn(queue: str, tenant: str | None) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -207,7 +208,7 @@ async def load(write_batch: WriteBatch, session: int) -> SlateStore:
 
 async def load_queues(write_batch: WriteBatch) -> None:
     async for stored, value in write_batch.source.rows(keys.QUEUE):
-        name = keys.queue_name(stored)
+        name = keys.name_of(stored)
         try:
             found = values.decode(values.Queue, value)
         except Corrupt as error:
@@ -303,7 +304,7 @@ async def _load_limits(store: SlateStore) -> None:
     """Read the rates and the turns, and count the units of running jobs."""
     source, buckets = store.write_batch.source, dict[str, BucketState]()
     async for stored, value in source.rows(keys.BUCKET):
-        name = keys.bucket_name(stored)
+        name = keys.name_of(stored)
         store.stored_buckets.add(name)
         with suppress(Corrupt):  # It has no arrival time then.
             found = values.decode(values.Bucket, value)
@@ -333,22 +334,11 @@ def _fill_heaps(store: SlateStore) -> None:
 
 def _recount(store: SlateStore) -> None:
     """Count the active jobs again. This repairs counters that were wrong."""
-    counted: dict[str, QueueStats] = {name: QueueStats() for name in store.write_batch.stats}
-    for record in store.active.jobs.values():
-        stats = counted.get(record.queue)
-        if stats is None:
-            stats = counted[record.queue] = QueueStats()
-        if record.state is JobState.PENDING:
-            stats.pending += 1
-        elif record.state is JobState.SCHEDULED:
-            stats.scheduled += 1
-        elif record.state is JobState.LIMITED:
-            stats.limited += 1
-        else:
-            stats.running += 1
-    for name, stats in counted.items():
-        found = store.write_batch.stats.get(name)
-        now = (stats.pending, stats.scheduled, stats.running, stats.limited)
-        if found is None or (found.pending, found.scheduled, found.running, found.limited) != now:
-            found = store.write_batch.touch(name)
+    batch = store.write_batch
+    counted = Counter((record.queue, record.state._value_) for record in store.active.jobs.values())
+    for name in {*batch.stats, *(queue for queue, _ in counted)}:
+        now = [counted[name, state] for state in ("pending", "scheduled", "running", "limited")]
+        found = batch.stats.get(name)
+        if found is None or [found.pending, found.scheduled, found.running, found.limited] != now:
+            found = batch.touch(name)
             found.pending, found.scheduled, found.running, found.limited = now

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from heapq import nlargest
 
-from dayjob.engines.base import Diagnostic, Document, JobQuery, Reply, Token
-from dayjob.engines.local import Claims, LocalEngine, Verb
+from dayjob.engines.base import Death, Diagnostic, Document, JobQuery, Reply, Token
+from dayjob.engines.local import Claims, LocalEngine, TimedVerb, Verb
 from dayjob.engines.slatedb import keys
 from dayjob.engines.slatedb.database import Source
 from dayjob.engines.slatedb.engine import CAPABILITIES, diagnose
@@ -23,7 +23,7 @@ from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.engines.slatedb.store import SlateStore
 from dayjob.engines.slatedb.write_batch import WriteBatch
 from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable, InvalidState
-from dayjob.model.job import EndedJob, Job, JobState, QueueStats
+from dayjob.model.job import Job, JobState, QueueStats
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import Topic
 
@@ -126,7 +126,7 @@ class SlateReader(LocalEngine[SlateStore]):
         whole = query.state not in keys.FINISHED_STATES
         return await self._read(lambda store: store.find(query), whole=whole)
 
-    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+    async def find_dead(self, queue: str | None, before: Death | None, limit: int) -> list[Job]:
         async def read(store: SlateStore) -> list[Job]:
             if await check_layout(store.write_batch.source) == 1:
                 return await _sorted_dead(store, queue, before, limit)
@@ -155,29 +155,15 @@ class SlateReader(LocalEngine[SlateStore]):
             found = [one async for _, one in stored_documents(source, keys.documents_prefix(kind))]
         return self._clock.now(), found
 
-    # Duties are for the process that writes.
-
     async def diagnose(self) -> list[Diagnostic]:
         return diagnose(self.settings)
 
-    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
-        return 0, []
+    async def _duty(self, verb: TimedVerb[SlateStore, Reply], token: Token | None, idle: Reply) -> Reply:
+        """Duties are for the process that writes."""
+        return idle
 
     async def next_due(self) -> int | None:
         return None
-
-    async def reap(
-        self, limit: int, expired_by: int | None = None, token: Token | None = None
-    ) -> list[EndedJob]:
-        return []
-
-    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
-        return []
-
-    async def sweep(
-        self, limit: int, over_by: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
-        return 0, 0
 
 
 async def _load_finished(batch: WriteBatch) -> SlateStore:
@@ -185,9 +171,7 @@ async def _load_finished(batch: WriteBatch) -> SlateStore:
     return SlateStore(batch, session=0)
 
 
-async def _sorted_dead(
-    store: SlateStore, queue: str | None, before: tuple[int, bytes] | None, limit: int
-) -> list[Job]:
+async def _sorted_dead(store: SlateStore, queue: str | None, before: Death | None, limit: int) -> list[Job]:
     """Read all dead jobs. The first process that writes will create the index."""
     dead = await store.find(JobQuery(sys.maxsize, queue=queue, state=JobState.DEAD))
     order = {job.key: (job.finished_us or 0, job.key) for job in dead}

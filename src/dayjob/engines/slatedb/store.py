@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dayjob.engines import record as records
 from dayjob.engines import verbs
 from dayjob.engines.active_jobs import ActiveStore
-from dayjob.engines.base import MOST_BLOCKED, Insertion, JobQuery, RetentionTimes, SettleOp
+from dayjob.engines.base import MOST_BLOCKED, Death, Insertion, JobQuery, KvWrite, RetentionTimes, SettleOp
 from dayjob.engines.limits import BucketState
 from dayjob.engines.record import Corrupt, Record
 from dayjob.engines.slatedb import keys, values
@@ -115,7 +115,7 @@ class SlateStore(ActiveStore):
         else:
             self.newest = key
         record = records.new_record(job, run_at, expires_at, now)
-        value = values.new_job(job, now, run_at, expires_at)
+        value = values.new_job(values.head_of(record, now), job)
         self.write_batch.put(keys.job(key), value)
         active.add(record)
         if job.dedup_key is not None:
@@ -144,8 +144,9 @@ class SlateStore(ActiveStore):
         try:
             head = values.job_head(self.write_batch.staged.get(row) or self._replaced.get(key) or b"")
         except Corrupt:
-            head = values.substitute_head(self.active.jobs[key])
-        value = values.job_value(head, values.new_body(job))
+            record = self.active.jobs[key]
+            head = values.head_of(record, record.run_us)
+        value = values.new_job(head, job)
         self.write_batch.put(row, value)
         self.payloads.drop(key)
         self.payloads.keep(key, value)
@@ -256,7 +257,7 @@ class SlateStore(ActiveStore):
             try:
                 head, body = values.job_parts(value)
             except Corrupt:
-                head, body = values.substitute_head(record), value
+                head, body = values.head_of(record, record.run_us), value
             self.archive.add(record, head, body)
         batch.delete(keys.job(key))
         if key in self.changed:
@@ -401,7 +402,7 @@ class SlateStore(ActiveStore):
         merged = merge(*found, key=lambda job: job.key, reverse=query.newest_first)
         return list(islice(merged, query.limit))
 
-    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+    async def find_dead(self, queue: str | None, before: Death | None, limit: int) -> list[Job]:
         return [one.to_job() for one in await self.archive.latest_dead(queue, before, limit)]
 
     async def _find_active(self, query: JobQuery) -> list[Job]:
@@ -413,7 +414,6 @@ class SlateStore(ActiveStore):
         return found[: query.limit]
 
     async def _jobs(self, records: Sequence[Record]) -> list[Job]:
-        """Return the public records of active jobs, in order."""
         jobs: list[Job] = []
         for start in range(0, len(records), _LISTED):
             some = records[start : start + _LISTED]
@@ -423,7 +423,7 @@ class SlateStore(ActiveStore):
                     head, body = values.job_parts(self.payloads[record.key])
                     jobs.append(values.full_job(record, head, body))
                 except Corrupt as error:
-                    head = values.substitute_head(record)
+                    head = values.head_of(record, record.run_us)
                     jobs.append(values.full_job(record, head, b"", str(error)))
         return jobs
 
@@ -432,7 +432,7 @@ class SlateStore(ActiveStore):
     async def kv_get(self, wanted: Sequence[bytes]) -> list[bytes | None]:
         return await self.write_batch.get_all([keys.kv(key) for key in wanted])
 
-    def kv_write(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def kv_write(self, writes: Iterable[KvWrite]) -> None:
         for key, value in writes:
             self.write_batch.staged[keys.kv(key)] = value
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from slatedb import uniffi
 
 from dayjob.engines.base import Reply, Token, Transient
-from dayjob.engines.local import Claims, Subscribers
+from dayjob.engines.local import Claims, Subscribers, Verb
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.database import Database
 from dayjob.engines.slatedb.opening import (
@@ -50,8 +50,6 @@ from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.signals import Topic
 
 _log = logging.getLogger("dayjob.engines.slatedb")
-
-Verb = Callable[[SlateStore], Coroutine[Any, Any, Any]]
 
 _MAX_CALLS = 200
 """The largest number of calls in one commit."""
@@ -79,7 +77,7 @@ _SHORTEST_CLOSE = 1.0
 class Call(Struct, gc=True):
     """A verb to run, and the future of its caller, if there is one."""
 
-    verb: Verb
+    verb: Verb[SlateStore, Any]
     future: asyncio.Future[Any] | None = None
     loop: asyncio.AbstractEventLoop | None = None
     token: Token | None = None
@@ -150,10 +148,7 @@ class StoreThread:
     # Called from any thread.
 
     async def run(
-        self,
-        verb: Callable[[SlateStore], Coroutine[Any, Any, Reply]],
-        token: Token | None = None,
-        claims: Claims[Reply] | None = None,
+        self, verb: Verb[SlateStore, Reply], token: Token | None = None, claims: Claims[Reply] | None = None
     ) -> Reply:
         """Return the reply of the verb once it is durable."""
         loop = asyncio.get_running_loop()
@@ -297,7 +292,6 @@ class StoreThread:
             raise
 
     async def _shut(self) -> None:
-        """Release the ownership, and close the database."""
         left, self._database.deadline = max(self._close_by - SYSTEM.elapsed(), _SHORTEST_CLOSE), None
         if self.failure is None:
             self._owner = replace(self._owner, closed=True)

@@ -191,18 +191,21 @@ def decode(kind: type[Part], value: bytes) -> Part:
 # A job that waits or runs.
 
 
-def new_job(job: Insertion, now: int, run_at: int, expires_at: int | None) -> bytes:
-    head = Head(
-        queue=job.queue, priority=job.priority, max_attempts=job.max_attempts, enqueued_us=now,
-        run_us=run_at, scheduled=run_at > now, expires_us=expires_at, dedup_key=job.dedup_key,
-        dedup_until=job.dedup_until, limits=job.limits, limited_by=job.limited_by, turn=job.turn,
-        dedup_global=job.dedup_global,
+def head_of(record: Record, enqueued_us: int) -> Head:
+    """Return the head of a job that was not claimed yet, or one for a job whose own can't be decoded."""
+    return Head(
+        queue=record.queue, priority=record.priority, max_attempts=record.max_attempts,
+        enqueued_us=enqueued_us, run_us=record.run_us, scheduled=record.state is JobState.SCHEDULED,
+        expires_us=record.expires_us, dedup_key=record.held_key, dedup_until=record.dedup_until,
+        limits=record.limits, limited_by=record.limited_by, turn=record.turn,
+        dedup_global=record.dedup_global,
     )  # fmt: skip
-    return _join(_encode(head), new_body(job))
 
 
-def new_body(job: Insertion) -> bytes:
-    return _encode(Body(payload=job.payload, task=job.task, headers=job.headers, tenant=job.tenant))
+def new_job(head: Head, job: Insertion) -> bytes:
+    """Return the value of a job with this head and the call of the new job."""
+    body = Body(payload=job.payload, task=job.task, headers=job.headers, tenant=job.tenant)
+    return _join(_encode(head), _encode(body))
 
 
 def job_value(head: Head, body: bytes) -> bytes:
@@ -225,20 +228,16 @@ def job_parts(value: bytes) -> tuple[Head, bytes]:
     return _read(Head, head), body
 
 
-def body_of(part: bytes) -> Body:
-    return _read(Body, part)
-
-
 def facts(value: bytes) -> Facts:
     """Return the constant part of a job from its value. Raise ``Corrupt`` if it can't be decoded."""
     head, part = job_parts(value)
-    return _facts(head, body_of(part))
+    return _facts(head, _read(Body, part))
 
 
 def task(value: bytes) -> str:
     """Return the task of a job from its value; empty if it can't be decoded."""
     try:
-        return body_of(_split(value, 2)[1]).task
+        return _read(Body, _split(value, 2)[1]).task
     except Corrupt:
         return ""
 
@@ -259,16 +258,6 @@ def new_record(key: bytes, head: Head) -> Record:
         key, head.queue, state, head.priority, 0, head.max_attempts, 0, head.run_us,
         expires_us=head.expires_us, held_key=head.dedup_key, dedup_until=head.dedup_until, limits=head.limits,
         limited_by=head.limited_by, turn=head.turn, dedup_global=head.dedup_global,
-    )  # fmt: skip
-
-
-def substitute_head(record: Record) -> Head:
-    """Return a head for a job whose own can't be decoded."""
-    return Head(
-        queue=record.queue, priority=record.priority, max_attempts=record.max_attempts,
-        enqueued_us=record.run_us, run_us=record.run_us, scheduled=False, expires_us=record.expires_us,
-        dedup_key=record.held_key, dedup_until=record.dedup_until, limits=record.limits, turn=record.turn,
-        dedup_global=record.dedup_global,
     )  # fmt: skip
 
 
@@ -297,7 +286,6 @@ _COPIED = [name for name in Changed.__struct_fields__ if name not in ("state", "
 
 
 def apply(record: Record, change: Changed) -> None:
-    """Set the fields of the record to the stored ones."""
     record.state = _STATES.get(change.state, JobState.DEAD)
     for name in _COPIED:
         setattr(record, name, getattr(change, name))
@@ -326,7 +314,7 @@ class Finished(Struct, gc=False):
     @property
     def task(self) -> str:
         try:
-            return body_of(self.body).task
+            return _read(Body, self.body).task
         except Corrupt:
             return ""
 
@@ -350,7 +338,7 @@ def finished(key: bytes, state: JobState, value: bytes) -> Finished:
 def full_job(record: Record, head: Head, part: bytes, corrupt: str | None = None) -> Job:
     """Return the public record. A body that can't be decoded is empty, and ``last_error`` names the part."""
     try:
-        body = body_of(part)
+        body = _read(Body, part)
     except Corrupt as error:
         body = Body(b"")
         corrupt = corrupt or str(error)

@@ -209,7 +209,7 @@ class SqliteLayout(Struct, frozen=True):
         """Return the SQL from a layout, or from that of the file, to the newest, as one transaction."""
         newest = migrations()[-1][0]
         if since is None:
-            since = self._version() if self.settings.path.exists() else 0
+            since = self._version()
         elif not 0 <= since <= newest:
             raise ConfigError(f"there is no layout {since}: pass 0 to {newest}")
         parts = ["BEGIN;"]
@@ -218,11 +218,13 @@ class SqliteLayout(Struct, frozen=True):
         return "\n\n".join([*parts, "COMMIT;", ""])
 
     async def apply(self, on_progress: Callable[[str], None]) -> tuple[int, int]:
-        before = self._version() if self.settings.path.exists() else 0
+        before = self._version()
         self.settings.prepare().close()
         return before, migrations()[-1][0]
 
     def _version(self) -> int:
+        if not self.settings.path.exists():
+            return 0
         with closing(self.settings.connect()) as connection:
             return _version(connection)
 

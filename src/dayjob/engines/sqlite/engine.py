@@ -160,7 +160,7 @@ class SqliteEngine(LocalEngine[SqliteStore]):
         return await super().reap(limit, expired_by)
 
     async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
-        if not await self._read(lambda store: store.must_reclaim(workers)):
+        if not await self._read(lambda store: store.claimed_by(workers, 1)):
             return []
         return await super().reclaim(workers, limit)
 

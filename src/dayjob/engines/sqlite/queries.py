@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 
-from dayjob.engines.base import JobQuery
+from dayjob.engines.base import Death, JobQuery
 from dayjob.engines.limits import BucketState
 from dayjob.engines.record import Record
 from dayjob.engines.sqlite import rows
@@ -70,6 +70,7 @@ class Queries(Store):
         self._names.clear()
 
     def _queue_id(self, name: str) -> int | None:
+        """Return the queue's id. None, which is NULL and matches no row, stands for an unknown queue."""
         found = self._ids.get(name)
         if found is None:
             row = self._one("queue", name)
@@ -112,8 +113,7 @@ class Queries(Store):
         self._execute("pause", int(paused), self._make_queue_id(queue))
 
     def is_paused(self, queue: str) -> bool:
-        queue_id = self._queue_id(queue)
-        return queue_id is not None and self._one("is_paused", queue_id) == (1,)
+        return self._one("is_paused", self._queue_id(queue)) == (1,)
 
     async def paused(self) -> set[str]:
         return {rows.text_of(row[0]) or "" for row in self._execute("paused")}
@@ -169,13 +169,12 @@ class Queries(Store):
         return {row[0]: (row[1], row[2]) for row in self._execute("limit_use").fetchall()}
 
     def backlog(self, queue: str) -> int:
-        queue_id = self._queue_id(queue)
-        row = None if queue_id is None else self._one("backlog", queue_id)
+        row = self._one("backlog", self._queue_id(queue))
         return 0 if row is None else row[0]
 
     def next_turn(self, queue: str, tenant: str) -> int:
         queue_id = self._queue_id(queue)
-        row = None if queue_id is None else self._one("next_turn", queue_id, tenant, queue_id)
+        row = self._one("next_turn", queue_id, tenant, queue_id)
         return 1 if row is None else row[0]
 
     def save_turn(self, queue: str, tenant: str | None, turn: int) -> None:
@@ -226,7 +225,7 @@ class Queries(Store):
         found = self._cursor.execute(select, (*wanted.values(), query.limit)).fetchall()
         return [rows.full_job(row) for row in found]
 
-    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+    async def find_dead(self, queue: str | None, before: Death | None, limit: int) -> list[Job]:
         index, conditions, parameters = "dayjob_deaths", "", []
         if queue is not None:
             queue_id = self._queue_id(queue)

@@ -13,7 +13,7 @@ from itertools import chain
 
 from dayjob.engines import record as records
 from dayjob.engines import verbs
-from dayjob.engines.base import MOST_BLOCKED, Document, Insertion, SettleOp
+from dayjob.engines.base import MOST_BLOCKED, Document, Insertion, KvWrite, SettleOp
 from dayjob.engines.record import Corrupt, Record
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.queries import Queries
@@ -53,18 +53,21 @@ class SqliteStore(Queries):
         self._gone: list[int] = []
         """Owners to remove with their last claim."""
 
+    def _each(self, name: str, keys: Sequence[bytes], *given: object) -> list[Row]:
+        """Run a statement for the keys in chunks, with these parameters before them. Return all rows."""
+        found: list[Row] = []
+        for width, some in key_chunks(keys):
+            found += self._cursor.execute(keyed(name, width), (*given, *some)).fetchall()
+        return found
+
     def flush(self) -> None:
-        for width, keys in key_chunks(self._removed):
-            self._cursor.execute(keyed("remove", width), keys)
-        for name, changed in (
-            ("save", self._saved),
-            ("save_lease", self._leases),
-            ("save_progress", self._progress),
-        ):
+        self._each("remove", self._removed)
+        self._removed.clear()
+        changes = {"save": self._saved, "save_lease": self._leases, "save_progress": self._progress}
+        for name, changed in changes.items():
             if changed:
                 self._cursor.executemany(statement(name), changed)
                 changed.clear()
-        self._removed.clear()
         for owner in self._gone:
             self.remove_owner(owner)
         self._gone.clear()
@@ -132,10 +135,7 @@ class SqliteStore(Queries):
         return self._one("exists", key) is not None
 
     def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
-        found: set[bytes] = set()
-        for width, some in key_chunks(keys):
-            found.update(row[0] for row in self._cursor.execute(keyed("reserved_ids", width), (now, *some)))
-        return found
+        return {row[0] for row in self._each("reserved_ids", keys, now)}
 
     def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
         self._cursor.executemany(statement("reserve_id"), [(key, until, None) for key in keys])
@@ -151,18 +151,13 @@ class SqliteStore(Queries):
 
     def free_ids(self, limit: int, now: int) -> int:
         ended = self._keys("ended_reservations", now, limit)
-        for width, keys in key_chunks(ended):
-            self._cursor.execute(keyed("free_ids", width), keys)
+        self._each("free_ids", ended)
         return len(ended)
 
     # Jobs by id.
 
     def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
-        found: dict[bytes, Record] = {}
-        for width, some in key_chunks(keys):
-            for row in self._cursor.execute(keyed("load", width), some).fetchall():
-                found[row[0]] = rows.record(row, self._queue_name(row[1]))
-        return found
+        return {row[0]: rows.record(row, self._queue_name(row[1])) for row in self._each("load", keys)}
 
     def _load_in_order(self, keys: Sequence[bytes]) -> list[Record]:
         found = self.load(keys)
@@ -184,9 +179,7 @@ class SqliteStore(Queries):
         self._removed.append(record.key)
 
     def tasks(self, records: Sequence[Record]) -> list[str]:
-        found: dict[bytes, object] = {}
-        for width, some in key_chunks([record.key for record in records]):
-            found |= dict(self._cursor.execute(keyed("tasks", width), some).fetchall())
+        found: dict[bytes, object] = dict(self._each("tasks", [record.key for record in records]))
         tasks = [found[record.key] for record in records]
         return [task if isinstance(task, str) else "" for task in tasks]
 
@@ -195,12 +188,11 @@ class SqliteStore(Queries):
     async def claim_from(
         self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
-        queue_id = self._queue_id(queue)
-        if queue_id is None:
+        if self._queue_id(queue) is None:
             return []
         jobs, blocked, width = list[Job](), 0, limit
         while True:
-            found = self._candidates(queue_id, queue, width, room, lease, worker, key, now)
+            found = self._candidates(queue, width, room, lease, worker, key, now)
             admitted = found
             if any(job.limits for job in found):
                 admitted, examined = self._admitted(found, limit - len(jobs), now)
@@ -235,20 +227,12 @@ class SqliteStore(Queries):
         return admitted, len(found)
 
     def _candidates(
-        self,
-        queue_id: int,
-        queue: str,
-        limit: int,
-        room: int,
-        lease: int,
-        worker: str | None,
-        key: bytes,
-        now: int,
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
         jobs: list[Job] = []
         corrupt: dict[bytes, str] = {}
         left = room
-        for row in self._execute("candidates", queue_id, now, limit):
+        for row in self._execute("candidates", self._queue_id(queue), now, limit):
             try:
                 job = rows.claimed_job(row, queue, now, lease, worker, key)
             except Corrupt as error:
@@ -263,21 +247,19 @@ class SqliteStore(Queries):
         found = self._load_in_order(list(corrupt))
         verbs.quarantine(self, now, [(record, corrupt[record.key]) for record in found])
         self.flush()
-        return self._candidates(queue_id, queue, limit, room, lease, worker, key, now)
+        return self._candidates(queue, limit, room, lease, worker, key, now)
 
     def _claim(self, jobs: Sequence[Job], lease: int, worker: str | None, key: bytes, now: int) -> None:
         if jobs:
-            self._add_owner()
-        for width, keys in key_chunks([job.key for job in jobs]):
-            given = (now, key, now, now + lease, worker, self.owner.id)
-            self._cursor.execute(keyed("claim", width), (*given, *keys))
+            process = self.owner.process
+            self._execute("add_owner", self.owner.id, process.host, process.pid, process.started)
+            self.owner.claimed = True
+        given = (now, key, now, now + lease, worker, self.owner.id)
+        self._each("claim", [job.key for job in jobs], *given)
 
     def ack_plain(self, ops: Sequence[SettleOp], now: int) -> list[str | None]:
         """Most settlements are plain acks. They need the fence and a delete, not the record."""
-        found: dict[bytes, Row] = {}
-        for width, keys in key_chunks([op.key for op in ops]):
-            for row in self._cursor.execute(keyed("fence", width), keys).fetchall():
-                found[row[0]] = row
+        found = {row[0]: row for row in self._each("fence", [op.key for op in ops])}
         queues: list[str | None] = []
         for op in ops:
             row = found.pop(op.key, None)
@@ -333,19 +315,10 @@ class SqliteStore(Queries):
     async def must_reap(self, expired_by: int) -> bool:
         return bool(self._keys("lapsed", expired_by, 1)) or bool(self._gone_owners())
 
-    async def must_reclaim(self, workers: Sequence[str]) -> bool:
-        return bool(await self.claimed_by(workers, 1))
-
     async def must_sweep(self, now: int) -> bool:
         return any(self._keys(name, now, 1) for name in ("removable", "ended_reservations"))
 
     # Owners.
-
-    def _add_owner(self) -> None:
-        """Add the row of this process, unless it is there."""
-        process = self.owner.process
-        self._execute("add_owner", self.owner.id, process.host, process.pid, process.started)
-        self.owner.claimed = True
 
     def remove_owner(self, owner: int) -> None:
         self._execute("remove_owner", owner)
@@ -370,7 +343,7 @@ class SqliteStore(Queries):
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [None if (row := self._one("kv_get", key)) is None else row[0] for key in keys]
 
-    def kv_write(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def kv_write(self, writes: Iterable[KvWrite]) -> None:
         for key, value in writes:
             if value is None:
                 self._execute("kv_delete", key)

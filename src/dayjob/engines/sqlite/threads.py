@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from queue import Empty, SimpleQueue
@@ -18,6 +18,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from dayjob.engines.base import Reply
+from dayjob.engines.local import Verb
 from dayjob.engines.sqlite.database import FileId, SqliteSettings
 from dayjob.engines.sqlite.forks import register
 from dayjob.engines.sqlite.log_watch import LogWatch, notify, sync
@@ -28,8 +29,8 @@ from dayjob.errors import Closed, DayjobError, EngineFenced
 from dayjob.runtime.signals import Signals, Topic
 from dayjob.runtime.threads import joined
 
-Verb = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
-Call = tuple[Verb, "asyncio.Future[Any]", bool]
+AnyVerb = Verb[SqliteStore, Any]
+Call = tuple[AnyVerb, "asyncio.Future[Any]", bool]
 """A verb, the future of its caller, and whether its commit may reach the disk after its reply."""
 
 Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
@@ -107,9 +108,7 @@ class StoreThread(ABC):
         if opened is not None:
             opened[0].close()
 
-    async def run(
-        self, verb: Callable[[SqliteStore], Coroutine[Any, Any, Reply]], sync_later: bool = False
-    ) -> Reply:
+    async def run(self, verb: Verb[SqliteStore, Reply], sync_later: bool = False) -> Reply:
         if self._closed:
             raise Closed(f"{self._settings.url}: the engine is closed")
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -167,7 +166,7 @@ class StoreThread(ABC):
                     future.set_exception(error)
         self._signals.publish(topics)
 
-    def _attempt(self, verb: Verb, future: asyncio.Future[Any]) -> Outcome:
+    def _attempt(self, verb: AnyVerb, future: asyncio.Future[Any]) -> Outcome:
         try:
             return future, self._execute(verb), None
         except sqlite3.Error as error:
@@ -179,7 +178,7 @@ class StoreThread(ABC):
             return future, None, error
 
     @abstractmethod
-    def _execute(self, verb: Verb) -> Any:
+    def _execute(self, verb: AnyVerb) -> Any:
         """Run one verb on the store. Return its reply."""
 
     def _fail(self, calls: list[Call], error: Exception) -> tuple[list[Outcome], set[Topic]]:
@@ -201,7 +200,7 @@ class Reader(StoreThread):
         self._check_file()
         return [self._attempt(verb, future) for verb, future, _ in calls], set()
 
-    def _execute(self, verb: Verb) -> Any:
+    def _execute(self, verb: AnyVerb) -> Any:
         """Reads can be repeated, so they wait for a process that holds the file, as after a crash."""
 
         def read() -> Any:
@@ -300,7 +299,7 @@ class Writer(StoreThread):
             self._synchronous = synchronous
         connection.execute("BEGIN IMMEDIATE")
 
-    def _isolated(self, verb: Verb, future: asyncio.Future[Any]) -> Outcome:
+    def _isolated(self, verb: AnyVerb, future: asyncio.Future[Any]) -> Outcome:
         """Run one verb so that its failure leaves no change of its own and does not affect the others."""
         self._connection.execute("SAVEPOINT dayjob_call")
         outcome = self._attempt(verb, future)
@@ -309,7 +308,7 @@ class Writer(StoreThread):
         self._connection.execute("RELEASE dayjob_call")
         return outcome
 
-    def _execute(self, verb: Verb) -> Any:
+    def _execute(self, verb: AnyVerb) -> Any:
         store = self._store
         try:
             reply = run_now(verb(store))

@@ -40,5 +40,5 @@ result AS MATERIALIZED (
         THEN ARRAY(SELECT concat(ended.number, ' done ') FROM ended) || topics END AS reply
     FROM departed, woken
 ),
-:STORED
+stored AS (:STORE)
 SELECT reply FROM result

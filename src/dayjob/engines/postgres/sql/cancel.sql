@@ -1,7 +1,6 @@
 -- End waiting jobs as cancelled; store a cancel request for running ones.
 -- $1 token  $2 now  $3 channel  $4 message if a cancel is requested  $5 ids
 -- $6 queues  $7 their retention  $8 the retention of other queues
--- Jobs leave their lines before others are woken: departed reads the changes first.
 -- Replies with each job that was not finished as a JSON list: id, queue, task, state before, state, attempts.
 WITH :CLOCK,
 found AS MATERIALIZED (
@@ -27,24 +26,12 @@ saved AS (
     WHERE jobs.id = ANY (ARRAY[found.id]) AND found.state <> 'running' AND found.retention <> 0
     RETURNING jobs.id
 ),
-counted AS (
-    INSERT INTO dayjob.counters (queue, pending, scheduled, limited, cancelled)
-    SELECT queue, -count(*) FILTER (WHERE state = 'pending'), -count(*) FILTER (WHERE state = 'scheduled'),
-        -count(*) FILTER (WHERE state = 'limited'), count(*) FILTER (WHERE retention <> 0)
-    FROM found
-    WHERE state <> 'running'
-    GROUP BY queue
-),
-departed AS MATERIALIZED (
-    SELECT array_agg(ROW(state, limits, limited_by, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs
-    FROM found
-    WHERE state <> 'running' AND (SELECT count(*) FROM removed) + (SELECT count(*) FROM saved) > 0
-),
+:COUNT_CANCELLED,
 :WOKEN,
 result AS MATERIALIZED (
     SELECT bool_or(state = 'running') AS requests, coalesce(array_agg(json_build_array(id, queue, task, state,
         CASE state WHEN 'running' THEN state ELSE 'cancelled' END, attempts)::text), '{}') || (SELECT topics FROM woken) AS reply
     FROM found
 ),
-:STORED
+stored AS (:STORE)
 SELECT reply, CASE WHEN requests AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END FROM result

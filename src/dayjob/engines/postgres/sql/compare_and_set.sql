@@ -5,9 +5,7 @@
 -- Replies whether they were written. If not, and several were expected not to exist, some of these may have been inserted,
 -- and the caller must roll back. A document that is expected not to exist, and has no new value, is inserted empty; the
 -- caller must remove it.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now
-),
+WITH :CLOCK,
 given AS MATERIALIZED (
     SELECT * FROM unnest($5::text[], $6::text[], $7::bytea[], $8::bytea[]) AS given (kind, name, expected, value)
 ),

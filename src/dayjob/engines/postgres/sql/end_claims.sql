@@ -43,15 +43,11 @@ counted AS (
     FROM ended
     GROUP BY queue
 ),
-departed AS MATERIALIZED (
-    SELECT array_agg(ROW('running', limits, NULL, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs FROM ended
-),
+:DEPARTED,
 :WOKEN,
 result AS MATERIALIZED (
     SELECT coalesce(array_agg(json_build_array(id, queue, task, 'running', state, attempts)::text), '{}') || (SELECT topics FROM woken) AS reply
     FROM ended
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE reply <> '{}'
-)
+stored AS (:STORE WHERE reply <> '{}')
 SELECT reply FROM result

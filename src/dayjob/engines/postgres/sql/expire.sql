@@ -1,9 +1,8 @@
 -- End jobs as cancelled that expired before they started.
 -- $1 token  $2 now  $3 limit  $4 queues  $5 their retention  $6 the retention of other queues  $7 error
--- Jobs leave their lines before others are woken: departed reads the changes first.
 -- Replies with each job as a JSON list: id, queue, task, old state, new state, attempts. Stores no reply if there are none.
 WITH :CLOCK,
-expired AS MATERIALIZED (
+found AS MATERIALIZED (
     SELECT id, queue, task, state, limits, limited_by, coalesce(($5::bigint[])[array_position($4::text[], queue)], $6) AS retention
     FROM dayjob.jobs
     WHERE expires_at <= (SELECT now FROM clock) AND attempts = 0 AND finished_at IS NULL
@@ -13,35 +12,22 @@ expired AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 removed AS (
-    DELETE FROM dayjob.jobs WHERE id = ANY (ARRAY(SELECT id FROM expired WHERE retention = 0))
+    DELETE FROM dayjob.jobs WHERE id = ANY (ARRAY(SELECT id FROM found WHERE retention = 0))
     RETURNING id
 ),
 saved AS (
     UPDATE dayjob.jobs
     SET state = 'cancelled', last_error = $7, finished_at = clock.now, held_key = NULL, limited_by = NULL,
-        remove_at = CASE WHEN expired.retention > 0 THEN clock.now + expired.retention END
-    FROM clock, expired
-    WHERE jobs.id = expired.id AND expired.retention <> 0
+        remove_at = CASE WHEN found.retention > 0 THEN clock.now + found.retention END
+    FROM clock, found
+    WHERE jobs.id = found.id AND found.retention <> 0
     RETURNING jobs.id
 ),
-counted AS (
-    INSERT INTO dayjob.counters (queue, pending, scheduled, limited, cancelled)
-    SELECT queue, -count(*) FILTER (WHERE state = 'pending'), -count(*) FILTER (WHERE state = 'scheduled'),
-        -count(*) FILTER (WHERE state = 'limited'), count(*) FILTER (WHERE retention <> 0)
-    FROM expired
-    GROUP BY queue
-),
-departed AS MATERIALIZED (
-    SELECT array_agg(ROW(state, limits, limited_by, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs
-    FROM expired
-    WHERE (SELECT count(*) FROM removed) + (SELECT count(*) FROM saved) > 0
-),
+:COUNT_CANCELLED,
 :WOKEN,
 result AS MATERIALIZED (
     SELECT coalesce(array_agg(json_build_array(id, queue, task, state, 'cancelled', 0)::text), '{}') || (SELECT topics FROM woken) AS reply
-    FROM expired
+    FROM found
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE reply <> '{}'
-)
+stored AS (:STORE WHERE reply <> '{}')
 SELECT reply FROM result

@@ -9,11 +9,7 @@
 -- insert_reserving has also the lines after --reserving. It reserves the ids of jobs with reserve_id, and
 -- stores no job whose id is reserved. Its third column has the ids that it reserved for jobs that it did not store. A
 -- reservation is a row with a primary key, so that of two concurrent statements one waits for the commit of the other.
--- The transaction gets its number before it reads the clock: the hints of claim_limited rely on it.
-WITH clock AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS writer, dayjob.now_us($2) AS now,
-        rpad(lpad(to_hex((dayjob.now_us(NULL) - :LATE) / 1000), 12, '0'), 32, '0')::uuid AS late_before
-),
+WITH :INSERT_CLOCK,
 given AS (
     SELECT job.id, :INSERT_FIELDS, clock.*, coalesce(job.run_at, clock.now + job.delay, clock.now) AS due,
         coalesce(job.expires_at, clock.now + job.expires_in) AS expiry
@@ -54,10 +50,7 @@ result AS MATERIALIZED (
         CASE WHEN count(*) < $6 THEN coalesce(array_agg(id::text), '{}') END AS reply
     FROM inserted
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply)
-    SELECT $1::uuid, reply FROM result WHERE $1::uuid IS NOT NULL AND inserted > 0
-)
+stored AS (:STORE WHERE $1::uuid IS NOT NULL AND inserted > 0)
 SELECT reply, CASE WHEN $4::text IS NOT NULL AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END
 --reserving     , ARRAY(SELECT reserved.id::text FROM reserved WHERE reserved.id NOT IN (SELECT inserted.id FROM inserted))
 FROM result

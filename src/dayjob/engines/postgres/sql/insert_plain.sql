@@ -2,11 +2,7 @@
 -- $1 token  $2 now  $3 channel  $4 message, or NULL  $5 the number of jobs  $6 their ids as text  $7 their payloads
 -- $8 queue  $9 task  $10 priority  $11 max_attempts
 -- It stores the same rows as insert.sql, which spends a fifth more of the server's time on a batch. Replies NULL.
--- The transaction gets its number before it reads the clock: the hints of claim_limited rely on it.
-WITH clock AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS writer, dayjob.now_us($2) AS now,
-        rpad(lpad(to_hex((dayjob.now_us(NULL) - :LATE) / 1000), 12, '0'), 32, '0')::uuid AS late_before
-),
+WITH :INSERT_CLOCK,
 inserted AS (
     INSERT INTO dayjob.jobs (id, state, enqueued_at, run_at, late, queue, task, payload, priority, max_attempts, dedup_until)
     SELECT job.id, 'pending', clock.now, clock.now, CASE WHEN job.id < clock.late_before THEN clock.writer END,

@@ -30,7 +30,5 @@ counts AS MATERIALIZED (
 result AS MATERIALIZED (
     SELECT promoted, promoted::text || topics AS reply FROM counts
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE promoted > 0
-)
+stored AS (:STORE WHERE promoted > 0)
 SELECT reply FROM result

@@ -13,5 +13,5 @@ counted AS (
 result AS MATERIALIZED (
     SELECT ARRAY[count(*)::text] AS reply FROM removed
 ),
-:STORED
+stored AS (:STORE)
 SELECT reply FROM result

@@ -1,9 +1,7 @@
 -- End claimed jobs that can't be decoded as dead, without retention: they are kept until they are purged.
 -- $1 now  $2 claim  $3 ids  $4 errors
 -- Stores no reply: a repetition finds no current claim. Returns the topics of leave_limits.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($1) AS now
-),
+WITH :CLOCK_FIRST,
 ended AS (
     UPDATE dayjob.jobs
     SET state = 'dead', attempts = greatest(attempts - 1, 0), finished_at = clock.now, lease_expires_at = NULL,
@@ -17,7 +15,5 @@ counted AS (
     INSERT INTO dayjob.counters (queue, running, dead)
     SELECT queue, -count(*), count(*) FROM ended GROUP BY queue
 ),
-departed AS MATERIALIZED (
-    SELECT array_agg(ROW('running', limits, NULL, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs FROM ended
-)
+:DEPARTED
 SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($1, jobs) ELSE '{}' END FROM departed

@@ -1,9 +1,7 @@
 -- Set new leases for the claims that are current.
 -- $1 now  $2 ids  $3 claims  $4 leases
 -- Stores no reply: a repetition sets the lease again, and replies with the state at that time.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($1) AS now
-)
+WITH :CLOCK_FIRST
 UPDATE dayjob.jobs
 SET lease_expires_at = clock.now + renewal.lease
 FROM clock, unnest($2::uuid[], $3::uuid[], $4::bigint[]) AS renewal (id, claim, lease)

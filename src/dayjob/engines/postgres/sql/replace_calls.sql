@@ -1,9 +1,7 @@
 -- Give waiting jobs, which this transaction has locked, the calls and due times of later ones.
 -- $1 now  $2 ids  $3 due times, or $4 delays  $5 the longest delays, or NULL  from $6 on the fields of the calls
 -- Returns topics as in the replies of settlements, and the second parameter of finish_limits.
-WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($1) AS now
-),
+WITH :CLOCK_FIRST,
 given AS MATERIALIZED (
     SELECT jobs.id, jobs.state AS before, jobs.limits, jobs.limited_by, :CALL_FIELDS,
         least(coalesce(call.run_at, clock.now + call.delay, clock.now), jobs.enqueued_at + call.max_delay) AS due

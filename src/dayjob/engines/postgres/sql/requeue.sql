@@ -17,5 +17,5 @@ counted AS (
 result AS MATERIALIZED (
     SELECT coalesce(array_agg(json_build_array(id, queue, task, 'dead', 'pending', 0)::text), '{}') AS reply FROM saved
 ),
-:STORED
+stored AS (:STORE)
 SELECT reply FROM result

@@ -30,5 +30,5 @@ departed AS MATERIALIZED (
 result AS MATERIALIZED (
     SELECT reply || topics AS reply FROM departed, woken
 ),
-:STORED
+stored AS (:STORE)
 SELECT reply FROM result

@@ -4,5 +4,5 @@
 WITH result AS MATERIALIZED (
     SELECT woken::text || topics AS reply FROM dayjob.set_limit($2, $3, $4)
 ),
-:STORED
+stored AS (:STORE)
 SELECT reply FROM result

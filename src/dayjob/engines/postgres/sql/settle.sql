@@ -84,7 +84,5 @@ woken AS MATERIALIZED (
 result AS MATERIALIZED (
     SELECT reply || topics AS reply, jobs::text AS departed FROM departed, woken
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE $1::uuid IS NOT NULL
-)
+stored AS (:STORE WHERE $1::uuid IS NOT NULL)
 SELECT reply, departed FROM result

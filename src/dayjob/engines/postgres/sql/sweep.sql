@@ -16,7 +16,5 @@ removed AS (
 result AS MATERIALIZED (
     SELECT count(*) AS removed, ARRAY[count(*)::text, max(remove_at)::text] AS reply FROM removed
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE removed > 0
-)
+stored AS (:STORE WHERE removed > 0)
 SELECT reply FROM result

@@ -12,7 +12,5 @@ WITH removed AS (
 result AS MATERIALIZED (
     SELECT count(*) AS removed, ARRAY[count(*)::text, $6] AS reply FROM removed
 ),
-stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE removed > 0
-)
+stored AS (:STORE WHERE removed > 0)
 SELECT reply FROM result

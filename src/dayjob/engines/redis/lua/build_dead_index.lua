@@ -4,12 +4,7 @@
 local cursor, limit = take(), take_number()
 local from = cursor == '' and '[' .. DEAD or '(' .. cursor
 local members = redis.call('ZRANGEBYLEX', FINISHED, from, '(' .. DEAD + 1, 'LIMIT', 0, limit)
-local ids = {}
-for index, member in ipairs(members) do
-  ids[index] = sub(member, -16)
-end
-fetch(ids)
-for _, id in ipairs(ids) do
+for _, id in ipairs(fetch_members(members)) do
   local r = load(id)
   if r and r.state == DEAD then
     index_dead(r, 0)

@@ -3,9 +3,8 @@
 -- ids, joined.
 -- Returns a list of two: the number of removed jobs, and the cursor, so that a repetition continues from the same id.
 local state, age, cursor = take_number(), take_number(), take()
-local ids = take_jobs()
 local dropped = 0
-for _, id in ipairs(ids) do
+for _, id in ipairs(take_jobs()) do
   local r = load(id)
   if r and r.state == state and (not age or to_number(r.finished) <= NOW - age) then
     remove_from_indexes(r)

@@ -1,9 +1,8 @@
 -- Set new leases for the claims that are current.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its claim and its lease.
 -- Returns a string with nine bytes for each: the new end of the lease, or NONE, and whether a cancel is requested.
-local ids = take_jobs()
 local replies = {}
-for index, id in ipairs(ids) do
+for index, id in ipairs(take_jobs()) do
   local claim, lease = take(), take_number()
   local r = load(id)
   if is_current(r, claim) then

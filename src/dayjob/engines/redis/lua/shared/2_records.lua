@@ -93,16 +93,16 @@ local function pending_member(r)
   return r.queue .. '\0' .. place(r)
 end
 
-local limit_lists = {} -- limits of records -> list
+local limit_lists = {} -- limits of records, or charges of settlements -> list
 
--- Return the limits of a job: pairs of bucket and units. Jobs with equal limits share the list.
-local function limits_of(r)
-  local limits = r.limits or ''
+-- Return the limits of a record, if it has any, as a list of pairs: bucket and units. Jobs with equal limits share it.
+local function limits_of(limits)
+  limits = limits or ''
   local list, at = limit_lists[limits], 1
   if not list then
     list = {}
     while at + 5 <= #limits do
-      local units, size = unpack_from('>I4I2', limits, at)
+      local units, size = unpack_from('>i4I2', limits, at)
       list[#list + 1] = { sub(limits, at + 6, at + 5 + size), units }
       at = at + 6 + size
     end
@@ -113,7 +113,7 @@ end
 
 -- Return the member of LINES of a limited job. The name of a bucket has no NUL.
 local function line_member(r)
-  local limit = limits_of(r)[r.line] or { '' }
+  local limit = limits_of(r.limits)[r.line] or { '' }
   return limit[1] .. '\0' .. r.queue .. '\0' .. place(r)
 end
 

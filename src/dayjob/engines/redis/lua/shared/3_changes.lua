@@ -42,6 +42,16 @@ local function fetch(ids)
   end
 end
 
+-- Return the ids at the ends of index entries, after reading their records.
+local function fetch_members(members)
+  local ids = {}
+  for index, member in ipairs(members) do
+    ids[index] = sub(member, -16)
+  end
+  fetch(ids)
+  return ids
+end
+
 -- Return the 16-byte ids of one argument, after reading their records.
 local function take_jobs()
   local joined, ids = take(), {}

@@ -8,7 +8,7 @@ local limiter = nil -- the functions of `use_limits`
 -- Collect the limits that a job leaves with its state, after `remove_from_indexes`.
 local function leave(r)
   if r.limits and r.limits ~= '' then
-    left[#left + 1] = { state = r.state, limits = limits_of(r), line = r.line }
+    left[#left + 1] = { state = r.state, limits = limits_of(r.limits), line = r.line }
     r.line = 0
   end
 end
@@ -137,7 +137,7 @@ local function use_limits()
 
   -- Take room for a pending job in all its buckets, and return true. Else move it to the line of the first without.
   local function admit(r)
-    local limits = limits_of(r)
+    local limits = limits_of(r.limits)
     for number, limit in ipairs(limits) do
       local name, line = limit[1], limit[1] .. '\0' .. r.queue
       if not fits(bucket_of(name), settings_of(name), limit[2]) or is_behind(r, line) then
@@ -159,7 +159,7 @@ local function use_limits()
 
   -- Return the number of the first limit with a line that a new job has to join, or 0.
   local function line_of(r)
-    for number, limit in ipairs(limits_of(r)) do
+    for number, limit in ipairs(limits_of(r.limits)) do
       if is_behind(r, limit[1] .. '\0' .. r.queue) then
         return number
       end
@@ -167,12 +167,10 @@ local function use_limits()
     return 0
   end
 
-  -- Correct the rates of buckets: each with the units, less than 0 to give units back, the size of its name, and that.
+  -- Correct the rates of buckets by these units, less than 0 to give units back.
   local function charge(charges)
-    local at = 1
-    while at + 5 <= #charges do
-      local units, size = unpack_from('>i4I2', charges, at)
-      local name = sub(charges, at + 6, at + 5 + size)
+    for _, one in ipairs(limits_of(charges)) do
+      local name, units = one[1], one[2]
       local of = settings_of(name)
       if of and of.rate then
         local bucket = bucket_of(name)
@@ -183,7 +181,6 @@ local function use_limits()
           free(name, -units)
         end
       end
-      at = at + 6 + size
     end
   end
 
@@ -219,7 +216,7 @@ local function use_limits()
   end
 
   local function units_in(r, name)
-    for _, limit in ipairs(limits_of(r)) do
+    for _, limit in ipairs(limits_of(r.limits)) do
       if limit[1] == name then
         return limit[2]
       end
@@ -239,11 +236,7 @@ local function use_limits()
       if #members == 0 then
         break
       end
-      local ids = {}
-      for index, member in ipairs(members) do
-        ids[index] = sub(member, -16)
-      end
-      fetch(ids)
+      fetch_members(members)
       for _, member in ipairs(members) do
         local r = in_line(member)
         if r then

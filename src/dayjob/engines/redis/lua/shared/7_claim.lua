@@ -49,11 +49,7 @@ local function claim_from(queue, lease, worker, limit, reply)
     if #members == 0 then
       break
     end
-    local ids = {}
-    for index, member in ipairs(members) do
-      ids[index] = sub(member, -16)
-    end
-    fetch(ids)
+    local ids = fetch_members(members)
     for index, member in ipairs(members) do
       local r = load(ids[index])
       if not r or r.state ~= PENDING_STATE or pending_member(r) ~= member then
