@@ -216,7 +216,8 @@ class Session:
     async def settle_many(self, ops: Ops) -> list[JobState | None]:
         """Settle the claims in one commit, or in several if they are larger than ``BATCH_BYTES``.
 
-        If one of these fails, the replies of the earlier ones are kept for the caller's retry.
+        If one of these fails, or the caller is cancelled, the replies of the earlier ones are kept for a
+        retry.
         """
         if ops_weight(ops)[1] <= BATCH_BYTES:
             return await self.settle(ops)
@@ -224,7 +225,7 @@ class Session:
         try:
             for part in split_ops(ops):
                 states += await self.settle(part)
-        except EngineUnavailable:
+        except BaseException:
             self.storage.keep_replies(ops[: len(states)], states)
             raise
         return states
