@@ -44,4 +44,6 @@ def test_the_model_follows_from_the_constants() -> None:
 
 def test_the_window_is_described() -> None:
     assert f"`listeners × {notifier.COST / notifier.SHARE * 1e6:.0f} µs`" in TEXT
-    assert f"With more than {notifier.WINDOW / (notifier.COST / notifier.SHARE):.0f}," in TEXT
+    shortest, longest = notifier.SHORTEST_WINDOW * 1000, notifier.LONGEST_WINDOW * 1000
+    assert f"{shortest:.0f} to {longest:.0f} ms: twice as long as" in TEXT
+    assert f"With more than {notifier.LONGEST_WINDOW / (notifier.COST / notifier.SHARE):.0f}," in TEXT

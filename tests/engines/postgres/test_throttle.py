@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
 @pytest.fixture
 def window(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def choose(seconds: float) -> None:
-        monkeypatch.setattr(notifier, "WINDOW", seconds)
+        monkeypatch.setattr(notifier, "SHORTEST_WINDOW", seconds)
 
     choose(NEVER)
     return choose
@@ -240,13 +240,53 @@ def test_a_message_that_can_not_be_decoded_stands_for_everything(text: str) -> N
     assert decode_message(text) == ("", [EVERYTHING])
 
 
+# The length of the window.
+
+
+async def test_the_window_is_twice_as_long_as_a_commit_that_notifies_within_bounds(
+    clock: ManualClock,
+) -> None:
+    throttled = Throttle(lambda messages: None)
+
+    def commits(seconds: float) -> float:
+        for _ in range(50):
+            with throttled.with_commit([Q]) as message:
+                assert message is not None
+                clock.advance(seconds)
+            clock.advance(1)
+            with throttled.with_commit([]):
+                clock.advance(1)  # It does not notify, so it does not count.
+        return throttled.window
+
+    assert throttled.window == notifier.SHORTEST_WINDOW
+    assert commits(0.0015) == pytest.approx(0.003, rel=0.1)
+    assert commits(15) == notifier.LONGEST_WINDOW
+    assert not throttled.crowded
+    assert commits(0.0001) == notifier.SHORTEST_WINDOW
+
+
+async def test_a_held_notification_waits_for_the_end_of_the_window_that_has_begun(
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[list[str]], clock: ManualClock
+) -> None:
+    commit(throttled, [Q])
+    clock.advance(NEVER - 0.01)
+    assert commit(throttled, [Q]) is None
+    assert items(await with_timeout(sent.get())) == [Q], "a hundredth of a second is left, not an hour"
+    with throttled.with_commit([R]):
+        clock.advance(NEVER + 1)
+        assert commit(throttled, [Q]) is not None
+    with throttled.with_commit([Q]):
+        clock.advance(NEVER + 1)  # The window ends during the commit.
+    assert items(await with_timeout(sent.get())) == [Q]
+
+
 # Many listeners.
 
 
 async def test_with_many_listeners_all_topics_share_a_longer_window(
     throttled: Throttle, clock: ManualClock, window: Callable[[float], None]
 ) -> None:
-    window(0.005)
+    window(0.002)
     throttled.listeners = 25
     assert not throttled.crowded
     throttled.listeners = 400
@@ -266,7 +306,7 @@ async def test_with_many_listeners_all_topics_share_a_longer_window(
 async def test_what_is_held_for_many_listeners_is_sent_in_one_message(
     throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[list[str]]
 ) -> None:
-    window(0.005)
+    window(0.002)
     throttled.listeners = 100
     commit(throttled, [Q])
     for number in range(20):

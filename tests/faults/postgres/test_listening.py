@@ -159,7 +159,7 @@ async def test_a_busy_queue_does_not_send_a_notification_per_insert(
     direct_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = 0.5
-    monkeypatch.setattr("dayjob.engines.postgres.notifier.WINDOW", window)
+    monkeypatch.setattr("dayjob.engines.postgres.notifier.SHORTEST_WINDOW", window)
     inserts = 300
     async with Broker(direct_url, config=QUIET) as broker, received(schema_of(tmp_path)) as notifications:
         begun = SYSTEM.elapsed()

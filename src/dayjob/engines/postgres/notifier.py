@@ -5,8 +5,9 @@ job, and the other processes keep the announcement for a limited time. Its own c
 time until the announcement has arrived.
 
 Notifications are throttled, because each takes a lock that all commits of the server share. The first
-notification of a topic is sent with the commit that causes it. Those that follow within ``WINDOW`` seconds
-are held and sent at its end, all topics together. The waits for jobs share one window.
+notification of a topic is sent with the commit that causes it. Those that follow within a window are held
+and sent at its end, all topics together. The window is twice as long as a commit that notifies takes, so that
+such commits are under way for half of the time at most. The waits for jobs share one window.
 
 Each notification wakes each listening session of the database. With many of them, all topics share a longer
 window, so that the notifications of one process take a bounded share of the server's time. The enqueues of
@@ -51,7 +52,10 @@ WAIT_CHECKS = (0.03, 0.2, 1.0)
 CROWDED_WAIT_CHECKS = (0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0)
 """The same if there are many listeners. The wait is announced with the last check."""
 
-WINDOW = 0.005
+SHORTEST_WINDOW, LONGEST_WINDOW = 0.002, 0.005
+"""Seconds for which notifications of a topic are held after one was sent, however long its commit took. Many
+listeners make it longer."""
+
 COST, SHARE = 20e-6, 0.1
 """Seconds for which a notification occupies the server for each listener, and the most of its time for all
 notifications of one process."""
@@ -63,6 +67,7 @@ COUNT_EVERY = 20
 COUNT_INTERVAL = 30.0
 """The listeners are counted after so many notifications, but not more often than that many seconds."""
 
+_LAST_WEIGHT = 0.1
 _LONGEST_COMMIT_CHECK = 1.0
 _MAX_TOPICS = 1000
 
@@ -363,6 +368,8 @@ class Throttle:
         self.listeners = 0
         self._send = send
         self._on_many = on_many
+        self._commit_seconds = 0.0
+        """The moving average of the duration of commits that notify."""
         self._since_count = 0
         self._counted_at = float("-inf")
         self._sent_at: dict[tuple[str, str], float] = {}
@@ -377,21 +384,26 @@ class Throttle:
         listeners that cannot see the rows yet.
         """
         sent, held = self._split(items)
+        began = SYSTEM.elapsed()
         try:
             yield encode_message(self.sender, sent) if sent else None
         finally:
+            if sent:
+                seconds = min(SYSTEM.elapsed() - began, LONGEST_WINDOW)
+                self._commit_seconds += (seconds - self._commit_seconds) * _LAST_WEIGHT
             if held:
                 self._hold(held)
 
     @property
     def window(self) -> float:
         """Seconds for which the topics after the first are held."""
-        return max(WINDOW, self.listeners * COST / SHARE)
+        window = max(SHORTEST_WINDOW, min(2 * self._commit_seconds, LONGEST_WINDOW))
+        return max(window, self.listeners * COST / SHARE)
 
     @property
     def crowded(self) -> bool:
         """Whether there are so many listeners that all topics share a window."""
-        return self.window > WINDOW
+        return self.listeners * COST / SHARE > LONGEST_WINDOW
 
     def may_send(self, items: Sequence[Item]) -> bool:
         """Return whether a transaction with these items may send them. If so, their windows start."""
@@ -431,12 +443,14 @@ class Throttle:
             self._sent_at.clear()
         return sent, held
 
-    def _hold(self, items: Iterable[Item]) -> None:
+    def _hold(self, items: Sequence[Item]) -> None:
         for kind, name, priority in items:
             topic = (kind, name)
             self._held[topic] = min(priority, self._held.get(topic, priority))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.window, self._flush)
+            window = _SHARED if self.crowded else _window(items[0])
+            left = self._sent_at.get(window, 0.0) + self.window - SYSTEM.elapsed()
+            self._timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._flush)
 
     def _flush(self) -> None:
         self._timer = None
