@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from dayjob import JobState, Limit, Settlement
 from dayjob.model.lifecycle import Transition
@@ -127,6 +128,25 @@ async def test_running_and_rate_apply_together(open_broker: OpenBroker, clock: W
     clock.advance(0.05)
     await broker.promote()
     assert await claimed(broker) == ids[1:]
+
+
+async def test_a_claim_removes_an_idle_bucket_that_it_looks_at_and_does_not_change(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    """Otherwise a clock that is set back finds the rate used on one engine, and free on another."""
+    broker = await limited_broker(open_broker, api=Limit(rate=1, per=60), one=Limit(running=1))
+    await add(broker, "api")
+    (job,) = await claim_jobs(broker)
+    await broker.ack(job)
+    await add(broker, "one")
+    assert len(await claimed(broker)) == 1
+    clock.advance(61)
+    await add(broker, "api", "one")
+    assert await claimed(broker) == [], "the rate has room, but another job runs"
+    clock.set(clock.time - timedelta(seconds=30))
+    assert await claimed(broker, "q") == []
+    ids = await add(broker, "api")
+    assert await claimed(broker) == ids
 
 
 async def test_a_due_token_wakes_a_waiting_claim(open_broker: OpenBroker, clock: WatchedClock) -> None:

@@ -83,6 +83,9 @@ class LimitStore(Protocol):
         """Add to the counters. A new queue is added."""
 
 
+_NO_BUCKET = (0, 0, None)
+
+
 class Limiter:
     """The limits in one verb. ``finish`` wakes lines and saves the buckets that changed."""
 
@@ -287,8 +290,9 @@ class Limiter:
             if due is not None and due != bucket.due:
                 self._store.topics.add(DUE)
         bucket.due = due
-        if (bucket.running, bucket.tat, bucket.due) != self._loaded[name]:
-            self._store.save_bucket(name, None if bucket.is_idle(self._now) else bucket)
+        idle, loaded = bucket.is_idle(self._now), self._loaded[name]
+        if (bucket.running, bucket.tat, bucket.due) != loaded or (idle and loaded != _NO_BUCKET):
+            self._store.save_bucket(name, None if idle else bucket)
 
     def _dues(self, name: str, bucket: BucketState, settings: LimitSettings) -> Iterator[int]:
         """Yield the times at which the first job of each line gets its tokens.
